@@ -1,0 +1,101 @@
+// The main path: plan a validated problem as phases of units, run them on the executor, hand finished rows to a sink.
+//
+//   project (x only) -> pack K, V -> attend: one unit a (sequence, head, query tile) -> emit weights and scores -> project out
+//
+// Each row's bytes depend on its own sequence's values, lengths and options, never on the batch, the threads or the sink.
+// Thread rule: StartAttention may be called from any thread; sinks are called from worker threads, several at once for
+// different rows.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/executor.h"
+#include "core/problem.h"
+#include "core/tensor.h"
+
+namespace attnd {
+
+// Rows [first_row, first_row + rows) of all `columns` of one output. Blocks of one output never overlap and cover it.
+struct RowBlock {
+  OutputKind kind = OutputKind::kOutput;
+  DType dtype = DType::kFloat32;
+  std::int64_t batch = 0, head = 0, first_row = 0, rows = 0, columns = 0;
+};
+
+struct RowSpan {
+  std::byte* data = nullptr;
+  std::int64_t stride_bytes = 0;  // from one row to the next
+};
+
+// Takes finished rows.
+class RowSink {
+ public:
+  virtual ~RowSink() = default;
+  // Room for the block's rows, valid until Close.
+  virtual RowSpan Open(const RowBlock& block) = 0;
+  // The rows are written.
+  virtual void Close(const RowBlock& block, RowSpan span) = 0;
+  // False holds back new units that write; call Executor::Wake when it turns true again.
+  virtual bool HasRoom() { return true; }
+};
+
+// Dense tensors in reply order, for whoever wants the whole answer in memory.
+class DenseSink : public RowSink {
+ public:
+  // `allocate` gives ElementBytes * product(ReplyShape) bytes for each wanted kind; called in the constructor only.
+  DenseSink(const Problem& problem, const std::function<std::byte*(OutputKind kind, std::int64_t bytes)>& allocate);
+  RowSpan Open(const RowBlock& block) override;
+  void Close(const RowBlock&, RowSpan) override {}
+
+ private:
+  struct Target {
+    std::byte* data = nullptr;
+    std::int64_t batch_stride = 0, head_stride = 0, row_stride = 0;  // bytes
+  };
+  Target targets_[kOutputKindCount];
+};
+
+struct AttentionReport {
+  absl::Status status;
+  std::int64_t nonfinite_rows = 0;
+  absl::Duration queued, computed;
+};
+
+// Runs the problem; `done` is called exactly once from a worker. The problem (its bytes too), and the sink must live
+// until then. The returned job is for Executor::Wake.
+std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowSink& sink, Executor& executor,
+                                    std::shared_ptr<CancelToken> cancel,
+                                    std::function<void(const AttentionReport&)> done);
+
+// One output of Attend as bytes in reply order.
+struct DenseAnswer {
+  std::vector<std::vector<std::byte>> tensors;  // by OutputKind's number; empty when not wanted
+  std::int64_t nonfinite_rows = 0;
+};
+
+// Runs the problem and waits: for tests, benchmarks and embedding.
+absl::StatusOr<DenseAnswer> Attend(const Problem& problem, Executor& executor);
+
+// Bytes of scratch that one worker holds for this problem; not a function of Nq or Nk.
+std::int64_t ScratchBytesPerThread(const Problem& problem);
+
+// What the compute kernels found and chose.
+struct KernelInfo {
+  std::vector<std::string> instruction_sets_found;
+  std::string instruction_set_used;
+};
+KernelInfo GetKernelInfo();
+
+// OK, or FAILED_PRECONDITION on a machine without AVX2 and FMA.
+absl::Status CheckMachine();
+
+// Bounds how many generated kernels are kept; the flag kernel_cache_max.
+void SetKernelCacheMax(std::int64_t kernels);
+
+}  // namespace attnd
