@@ -1,15 +1,17 @@
 // The main path: plan a validated problem as phases of units, run them on the executor, hand finished rows to a sink.
 //
-//   project (x only) -> pack K, V -> attend: one unit a (sequence, head, query tile) -> emit weights and scores -> project out
+//   project (x only) -> pack K, V -> attend: one unit a (sequence, head, query tile) -> emit weights and scores ->
+//   project out
 //
-// Each row's bytes depend on its own sequence's values, lengths and options, never on the batch, the threads or the sink.
-// Thread rule: StartAttention may be called from any thread; sinks are called from worker threads, several at once for
-// different rows.
+// Each row's bytes depend on its own sequence's values, lengths and options, never on the batch, the threads or the
+// sink. Thread rule: StartAttention may be called from any thread; sinks are called from worker threads, several at
+// once for different rows.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,6 +43,8 @@ class RowSink {
   virtual RowSpan Open(const RowBlock& block) = 0;
   // The rows are written.
   virtual void Close(const RowBlock& block, RowSpan span) = 0;
+  // Instead of Close when the work was stopped: the rows are unfinished and must not be shown to anyone.
+  virtual void Drop(const RowBlock& block, RowSpan span) = 0;
   // False holds back new units that write; call Executor::Wake when it turns true again.
   virtual bool HasRoom() { return true; }
 };
@@ -52,6 +56,7 @@ class DenseSink : public RowSink {
   DenseSink(const Problem& problem, const std::function<std::byte*(OutputKind kind, std::int64_t bytes)>& allocate);
   RowSpan Open(const RowBlock& block) override;
   void Close(const RowBlock&, RowSpan) override {}
+  void Drop(const RowBlock&, RowSpan) override {}
 
  private:
   struct Target {

@@ -18,7 +18,8 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::int64_t count)
-      : data_(static_cast<T*>(::operator new[](static_cast<std::size_t>(count) * sizeof(T), std::align_val_t{kBufferAlignment}))),
+      : data_(static_cast<T*>(
+            ::operator new[](static_cast<std::size_t>(count) * sizeof(T), std::align_val_t{kBufferAlignment}))),
         count_(count) {}
 
   T* data() const { return data_.get(); }

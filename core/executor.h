@@ -1,9 +1,9 @@
 // The compute pool: a fixed number of worker threads that take units of work from jobs, one unit each in turn.
 //
 // A job is a list of phases run one after another; a phase is a number of units that may run at the same time in any
-// order. Between two units a worker looks for the next due job (round robin), so a small job never waits for all of a large
-// one. Workers flush subnormal numbers. Nothing here knows what attention is.
-// Thread rule: every public function may be called from any thread.
+// order. Between two units a worker looks for the next due job (round robin), so a small job never waits for all of a
+// large one. Workers flush subnormal numbers. Nothing here knows what attention is. Thread rule: every public function
+// may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -14,10 +14,11 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/buffer.h"
 
@@ -100,16 +101,17 @@ class Executor {
   std::int64_t jobs_in_flight() const;
 
  private:
+  // All but Work expect mutex_ to be held.
   void Work(int worker);
-  // Takes the next unit of the job under mutex_. False when it has none to give now.
-  bool TakeUnit(Job& job, std::int64_t* unit);
+  void RunUnit(const std::shared_ptr<Job>& job, std::int64_t unit, WorkerContext& context);
   void Enqueue(const std::shared_ptr<Job>& job);
-  bool SkipFinishedPhases(Job& job);
+  // Moves past phases that are done; true when nothing of the job is left to run.
+  static bool Exhausted(Job& job);
 
   mutable std::mutex mutex_;
   std::condition_variable work_;
   std::deque<std::shared_ptr<Job>> ready_;
-  std::vector<std::shared_ptr<Job>> all_;
+  std::unordered_set<std::shared_ptr<Job>> in_flight_;
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };

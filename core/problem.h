@@ -1,13 +1,15 @@
 // One attention problem: what came (ProblemInputs), and the same thing validated, resolved and immutable (Problem).
 //
-// `Problem::Create` is the only place that decides whether a problem means anything. It needs shapes, not data: a tensor's
-// `data` may be null until its bytes are there, and the problem can then be created a second time with pointers. What
-// depends on contents (mask bytes, positions) is checked by `CheckContents`.
-// Thread rule: a Problem never changes after Create; any number of threads may read it. It owns no tensor bytes.
+// `Problem::Create` is the only place that decides whether a problem means anything. It needs shapes, not data: a
+// tensor's `data` may be null until its bytes are there, and the problem can then be created a second time with
+// pointers. What depends on contents (mask bytes, positions) is checked by `CheckContents`. Thread rule: a Problem
+// never changes after Create; any number of threads may read it. It owns no tensor bytes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +17,9 @@
 #include "core/tensor.h"
 
 namespace attnd {
+
+// "OUTPUT_KIND_WEIGHTS", ...: the wire's name, for errors.
+std::string_view Name(OutputKind kind);
 
 struct InputTensor {
   DType dtype = DType::kFloat32;
@@ -90,6 +95,7 @@ struct Rotary {
 struct ProblemLimits {
   std::int64_t sequence_heads_max = std::int64_t{1} << 24;  // B * Hq, flag sequence_heads_max
   std::int64_t rows_max = std::int64_t{1} << 28;            // B * Hq * (Nq + Nk), flag rows_max
+  std::int64_t width_max = std::int64_t{1} << 20;           // each of d_k, d_v, d_model and d_out, flag width_max
 };
 
 class Problem {
@@ -141,7 +147,8 @@ class Problem {
   std::vector<OutputKind> extras;  // as asked, without kOutput
   std::array<bool, kOutputKindCount> wanted{};
 
-  std::int64_t input_bytes = 0;  // of all tensors that came
+  std::int64_t mask_elements = 0;  // bytes of the mask as it came, before broadcasting
+  std::int64_t input_bytes = 0;    // of all tensors that came
 };
 
 }  // namespace attnd

@@ -1,14 +1,29 @@
 // Tile sizes, in one place: pure arithmetic, no kernels, the same on every machine.
-// Thread rule: constants.
+// Thread rule: constants and pure functions.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace attnd {
 
-// Keys of one tile. A row meets its keys tile by tile from key 0, so this constant is part of what a row's bytes depend on.
+// Keys of one tile. A row meets its keys tile by tile from key 0, so this constant is part of what a row's bytes depend
+// on.
 constexpr std::int64_t kKeyTileColumns = 256;
-// Query rows of one tile. Changing it changes speed, never bytes.
-constexpr std::int64_t kQueryTileRows = 128;
+
+// Query rows of one tile: fewer where rows are wide, so that a tile's rows of q and of the accumulator stay near the
+// core. It changes speed and never bytes.
+constexpr std::int64_t QueryTileRows(std::int64_t d_k, std::int64_t d_v) {
+  constexpr std::int64_t kRowsMax = 128, kRowsMin = 8, kElementsMax = std::int64_t{1} << 17;
+  return std::clamp(kElementsMax / (d_k + d_v), kRowsMin, kRowsMax);
+}
+
+// Rows of x that share one product, and the block of its weights.
+constexpr std::int64_t kProjectionRows = 128;
+constexpr std::int64_t kProjectionColumns = 256;
+constexpr std::int64_t kProjectionDepth = 256;
+
+// Bytes of rows that one unit hands to the sink when whole rows of weights or scores are wanted.
+constexpr std::int64_t kEmitBytes = std::int64_t{1} << 20;
 
 }  // namespace attnd

@@ -1,0 +1,393 @@
+#include "core/attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "core/checked.h"
+#include "core/gemm.h"
+#include "core/pack.h"
+#include "core/projection.h"
+#include "core/reference.h"
+#include "core/softmax.h"
+#include "core/tile.h"
+#include "core/tiling.h"
+
+namespace attnd {
+namespace {
+
+// Work below this many multiply-adds is not worth a turn at the executor: several items share a unit.
+constexpr std::int64_t kUnitMultiplyAddsMin = std::int64_t{1} << 18;
+
+// What all phases of one run share; the phases' closures hold it.
+struct Run {
+  Run(std::shared_ptr<const Problem> validated, RowSink& rows, std::shared_ptr<CancelToken> token)
+      : problem(std::move(validated)), sink(rows), cancel(std::move(token)) {}
+
+  std::shared_ptr<const Problem> problem;
+  RowSink& sink;
+  std::shared_ptr<CancelToken> cancel;
+  std::unique_ptr<TilePlan> tiles;        // tiled mode
+  std::unique_ptr<Reference> reference;   // reference mode
+  AlignedBuffer<double> reference_heads;  // [B, Nq, Hq, d_v], with w_o in reference mode
+  std::atomic<std::int64_t> nonfinite_rows{0};
+};
+
+// `items` pieces of work, each of about `cost` multiply-adds, grouped into units.
+template <class Work>
+Phase MakePhase(std::int64_t items, std::int64_t cost, Work work) {
+  const std::int64_t group = std::max<std::int64_t>(1, kUnitMultiplyAddsMin / std::max<std::int64_t>(1, cost));
+  Phase phase;
+  phase.units = CeilDiv(items, group);
+  phase.run = [items, group, work = std::move(work)](std::int64_t unit, WorkerContext& context) {
+    const std::int64_t end = std::min(items, (unit + 1) * group);
+    for (std::int64_t item = unit * group; item < end; ++item) work(item, context);
+  };
+  return phase;
+}
+
+// An item number taken apart as (sequence, head, tile of rows).
+struct Place {
+  std::int64_t b = 0, h = 0, first_row = 0, rows = 0;
+};
+Place PlaceOf(std::int64_t item, std::int64_t heads, std::int64_t rows, std::int64_t tile_rows) {
+  const std::int64_t tiles = CeilDiv(rows, tile_rows);
+  const std::int64_t first_row = item % tiles * tile_rows;
+  return {item / tiles / heads, item / tiles % heads, first_row, std::min(tile_rows, rows - first_row)};
+}
+
+Phase Writes(Phase phase, RowSink& sink) {
+  phase.may_start = [&sink] { return sink.HasRoom(); };
+  return phase;
+}
+
+void AddProjection(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
+  const Problem& problem = *run->problem;
+  const std::int64_t rows = problem.batch * problem.q_rows;
+  struct Target {
+    const Linear* linear;
+    float* out;
+  };
+  const Target targets[] = {{&problem.projection->q, run->tiles->projected_q.data()},
+                            {&problem.projection->k, run->tiles->projected_k.data()},
+                            {&problem.projection->v, run->tiles->projected_v.data()}};
+  for (const Target& target : targets) {
+    phases.push_back(MakePhase(CeilDiv(rows, kProjectionRows), kProjectionRows * target.linear->in * target.linear->out,
+                               [run, target, rows](std::int64_t item, WorkerContext& context) {
+                                 const TensorView& x = run->problem->projection->x;
+                                 const std::int64_t row = item * kProjectionRows,
+                                                    count = std::min(kProjectionRows, rows - row);
+                                 const std::int64_t d_model = run->problem->projection->d_model;
+                                 Project(*target.linear, x.dtype, x.data + row * d_model * ElementBytes(x.dtype),
+                                         d_model, count, target.out + row * target.linear->out, target.linear->out,
+                                         context.scratch.Reserve(ProjectionScratchBytes()));
+                               }));
+  }
+}
+
+void AddProjectedOutputs(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
+  const Problem& problem = *run->problem;
+  for (const OutputKind kind : problem.extras) {
+    if (kind < OutputKind::kProjectedQ) continue;
+    const auto shape = problem.OutputShape(kind);
+    const std::int64_t items = shape[0] * shape[1] * CeilDiv(shape[2], kProjectionRows);
+    phases.push_back(
+        Writes(MakePhase(items, kProjectionRows * shape[3] * 8,
+                         [run, kind, shape](std::int64_t item, WorkerContext&) {
+                           const Place place = PlaceOf(item, shape[1], shape[2], kProjectionRows);
+                           const RowBlock block{kind,       DType::kFloat32, place.b, place.h, place.first_row,
+                                                place.rows, shape[3]};
+                           const RowSpan span = run->sink.Open(block);
+                           for (std::int64_t row = 0; row < place.rows; ++row) {
+                             std::byte* const target = span.data + row * span.stride_bytes;
+                             if (run->reference != nullptr) {
+                               const double* const source =
+                                   run->reference->Projected(kind, place.b, place.h, place.first_row + row);
+                               for (std::int64_t c = 0; c < shape[3]; ++c)
+                                 StoreFromDouble(DType::kFloat32, source[c], target + 4 * c);
+                               continue;
+                             }
+                             const TilePlan& plan = *run->tiles;
+                             const TensorView& view = kind == OutputKind::kProjectedQ   ? plan.q
+                                                      : kind == OutputKind::kProjectedK ? plan.k
+                                                                                        : plan.v;
+                             const std::byte* const source = view.Row(place.b, place.h, place.first_row + row);
+                             NarrowFromFloat(DType::kFloat32, reinterpret_cast<const float*>(source), shape[3], target);
+                           }
+                           run->sink.Close(block, span);
+                         }),
+               run->sink));
+  }
+}
+
+void AddAttention(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
+  const Problem& problem = *run->problem;
+  TilePlan& plan = *run->tiles;
+  phases.push_back(MakePhase(problem.batch * problem.kv_heads * plan.key_tiles,
+                             std::min(problem.kv_rows, kKeyTileColumns) * (problem.d_k + problem.d_v) * 8,
+                             [run](std::int64_t item, WorkerContext&) {
+                               const std::int64_t tiles = run->tiles->key_tiles, heads = run->problem->kv_heads;
+                               PackKeys(*run->tiles, item / tiles / heads, item / tiles % heads, item % tiles);
+                             }));
+  const std::int64_t tile_rows = plan.tile_rows, row_cost = problem.kv_rows * (problem.d_k + problem.d_v) + 256;
+  phases.push_back(
+      Writes(MakePhase(problem.batch * problem.q_heads * CeilDiv(problem.q_rows, tile_rows),
+                       std::min(tile_rows, problem.q_rows) * row_cost,
+                       [run, tile_rows](std::int64_t item, WorkerContext& context) {
+                         const Place place = PlaceOf(item, run->problem->q_heads, run->problem->q_rows, tile_rows);
+                         QueryTile tile(*run->tiles, context.scratch, place.b, place.h, place.first_row, place.rows);
+                         tile.Attend(run->sink, *run->cancel);
+                       }),
+             run->sink));
+  std::vector<OutputKind> kinds;
+  for (const OutputKind kind : problem.extras) {
+    if (kind != OutputKind::kLse && kind < OutputKind::kProjectedQ) kinds.push_back(kind);
+  }
+  if (kinds.empty()) return;
+  // Whole rows of Nk columns leave together, about kEmitBytes at a time.
+  const std::int64_t emit_rows =
+      std::clamp<std::int64_t>(kEmitBytes / std::max<std::int64_t>(1, problem.kv_rows * 4), 1, tile_rows);
+  phases.push_back(
+      Writes(MakePhase(problem.batch * problem.q_heads * CeilDiv(problem.q_rows, emit_rows),
+                       std::min(emit_rows, problem.q_rows) * row_cost,
+                       [run, emit_rows, kinds](std::int64_t item, WorkerContext& context) {
+                         const Place place = PlaceOf(item, run->problem->q_heads, run->problem->q_rows, emit_rows);
+                         QueryTile tile(*run->tiles, context.scratch, place.b, place.h, place.first_row, place.rows);
+                         tile.Emit(kinds, run->sink, *run->cancel);
+                       }),
+             run->sink));
+}
+
+// [rows of one sequence, Hq * d_v] times W_O; rows beyond q_len are 0.
+void AddProjectOut(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
+  const Problem& problem = *run->problem;
+  const Linear& linear = *problem.projection->o;
+  phases.push_back(Writes(
+      MakePhase(problem.batch * CeilDiv(problem.q_rows, kProjectionRows), kProjectionRows * linear.in * linear.out,
+                [run, &linear](std::int64_t item, WorkerContext& context) {
+                  const Problem& p = *run->problem;
+                  const Place place = PlaceOf(item, 1, p.q_rows, kProjectionRows);
+                  AlignedBuffer<float> out(place.rows * linear.out);
+                  Project(linear, DType::kFloat32,
+                          reinterpret_cast<const std::byte*>(run->tiles->heads_out.data() +
+                                                             (place.b * p.q_rows + place.first_row) * linear.in),
+                          linear.in, place.rows, out.data(), linear.out,
+                          context.scratch.Reserve(ProjectionScratchBytes()));
+                  const RowBlock block{OutputKind::kOutput, p.output_dtype, place.b,   0,
+                                       place.first_row,     place.rows,     linear.out};
+                  const RowSpan span = run->sink.Open(block);
+                  for (std::int64_t row = 0; row < place.rows; ++row) {
+                    float* const values = out.data() + row * linear.out;
+                    if (place.first_row + row >= p.q_len[static_cast<std::size_t>(place.b)])
+                      std::fill_n(values, linear.out, 0.0F);
+                    NarrowFromFloat(block.dtype, values, linear.out, span.data + row * span.stride_bytes);
+                  }
+                  run->sink.Close(block, span);
+                }),
+      run->sink));
+}
+
+void StoreDoubles(DType dtype, const double* source, std::int64_t count, std::byte* target) {
+  for (std::int64_t i = 0; i < count; ++i) StoreFromDouble(dtype, source[i], target + i * ElementBytes(dtype));
+}
+
+// One row of reference mode, its output and whatever else is wanted.
+void ReferenceUnit(Run& run, const Place& place, WorkerContext& context) {
+  const Problem& problem = *run.problem;
+  const std::int64_t i = place.first_row;
+  std::byte* const scratch = context.scratch.Reserve(Reference::ScratchBytes(problem));
+  std::vector<double> output(static_cast<std::size_t>(problem.d_v));
+  double lse = 0;
+  ReferenceRow row;
+  row.output = output.data();
+  row.lse = &lse;
+  std::vector<std::pair<RowBlock, RowSpan>> open;
+  const auto open_row = [&](OutputKind kind, DType dtype, std::int64_t columns) {
+    open.emplace_back(RowBlock{kind, dtype, place.b, place.h, i, 1, columns}, RowSpan{});
+    open.back().second = run.sink.Open(open.back().first);
+    return open.back().second.data;
+  };
+  for (const OutputKind kind : problem.extras) {
+    if (kind == OutputKind::kLse || kind >= OutputKind::kProjectedQ) continue;
+    auto* const target = reinterpret_cast<float*>(open_row(kind, DType::kFloat32, problem.kv_rows));
+    if (kind == OutputKind::kWeights)
+      row.weights = target;
+    else
+      row.scores[static_cast<int>(kind) - static_cast<int>(OutputKind::kScoresDot)] = target;
+  }
+  if (!run.reference->Row(place.b, place.h, i, row, scratch, [&run] { return run.cancel->ShouldStop(); })) {
+    for (const auto& [block, span] : open) run.sink.Drop(block, span);
+    return;
+  }
+  if (problem.d_out > 0) {
+    std::copy(output.begin(), output.end(),
+              run.reference_heads.data() + ((place.b * problem.q_rows + i) * problem.q_heads + place.h) * problem.d_v);
+  } else {
+    StoreDoubles(problem.output_dtype, output.data(), problem.d_v,
+                 open_row(OutputKind::kOutput, problem.output_dtype, problem.d_v));
+  }
+  run.nonfinite_rows += std::any_of(output.begin(), output.end(), [](double value) { return !std::isfinite(value); });
+  if (problem.Wants(OutputKind::kLse))
+    StoreDoubles(DType::kFloat64, &lse, 1, open_row(OutputKind::kLse, DType::kFloat64, 1));
+  for (const auto& [block, span] : open) run.sink.Close(block, span);
+}
+
+// [Hq * d_v] of one token times W_O in float64; rows beyond q_len are 0.
+void ReferenceProjectOut(Run& run, std::int64_t item, WorkerContext& context) {
+  const Problem& problem = *run.problem;
+  const Place place = PlaceOf(item, 1, problem.q_rows, 1);
+  std::vector<double> out(static_cast<std::size_t>(problem.d_out), 0.0);
+  const double* const heads = run.reference_heads.data() + item * problem.q_heads * problem.d_v;
+  if (place.first_row < problem.q_len[static_cast<std::size_t>(place.b)] &&
+      !run.reference->ProjectOut(heads, out.data(), context.scratch.Reserve(Reference::ScratchBytes(problem)),
+                                 [&run] { return run.cancel->ShouldStop(); })) {
+    return;
+  }
+  const RowBlock block{OutputKind::kOutput, problem.output_dtype, place.b, 0, place.first_row, 1, problem.d_out};
+  const RowSpan span = run.sink.Open(block);
+  StoreDoubles(block.dtype, out.data(), problem.d_out, span.data);
+  run.sink.Close(block, span);
+}
+
+// Float64 loops run about sixteen times slower than tiles, so their items count for that much more.
+constexpr std::int64_t kReferenceCost = 16;
+
+void AddReference(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
+  const Problem& problem = *run->problem;
+  run->reference = std::make_unique<Reference>(problem);
+  if (problem.d_out > 0) {
+    run->reference_heads = AlignedBuffer<double>(problem.batch * problem.q_rows * problem.q_heads * problem.d_v);
+  }
+  const std::int64_t d_model = problem.projection.has_value() ? problem.projection->d_model : 1;
+  const std::int64_t heads_width = problem.q_heads * problem.d_k + problem.kv_heads * (problem.d_k + problem.d_v);
+  phases.push_back(MakePhase(run->reference->prepare_units(), kReferenceCost * d_model * heads_width,
+                             [run](std::int64_t item, WorkerContext& context) {
+                               run->reference->Prepare(item,
+                                                       context.scratch.Reserve(Reference::ScratchBytes(*run->problem)),
+                                                       [&run] { return run->cancel->ShouldStop(); });
+                             }));
+  AddProjectedOutputs(run, phases);
+  phases.push_back(Writes(MakePhase(problem.batch * problem.q_heads * problem.q_rows,
+                                    kReferenceCost * (problem.kv_rows * (problem.d_k + problem.d_v) + 64),
+                                    [run](std::int64_t item, WorkerContext& context) {
+                                      ReferenceUnit(*run, PlaceOf(item, run->problem->q_heads, run->problem->q_rows, 1),
+                                                    context);
+                                    }),
+                          run->sink));
+  if (problem.d_out == 0) return;
+  phases.push_back(
+      Writes(MakePhase(problem.batch * problem.q_rows, kReferenceCost * problem.q_heads * problem.d_v * problem.d_out,
+                       [run](std::int64_t item, WorkerContext& context) { ReferenceProjectOut(*run, item, context); }),
+             run->sink));
+}
+
+}  // namespace
+
+DenseSink::DenseSink(const Problem& problem,
+                     const std::function<std::byte*(OutputKind kind, std::int64_t bytes)>& allocate) {
+  for (int number = 1; number < kOutputKindCount; ++number) {
+    const auto kind = static_cast<OutputKind>(number);
+    if (!problem.Wants(kind)) continue;
+    const std::array<std::int64_t, 4> shape = problem.OutputShape(kind);
+    const std::int64_t row_bytes = shape[3] * ElementBytes(problem.OutputDType(kind));
+    Target& target = targets_[number];
+    target.data = allocate(kind, shape[0] * shape[1] * shape[2] * row_bytes);
+    target.batch_stride = shape[1] * shape[2] * row_bytes;
+    const bool rows_first = kind == OutputKind::kOutput && problem.layout == Layout::kBNHD;
+    target.head_stride = rows_first ? row_bytes : shape[2] * row_bytes;
+    target.row_stride = rows_first ? shape[1] * row_bytes : row_bytes;
+  }
+}
+
+RowSpan DenseSink::Open(const RowBlock& block) {
+  const Target& target = targets_[static_cast<int>(block.kind)];
+  return {target.data + block.batch * target.batch_stride + block.head * target.head_stride +
+              block.first_row * target.row_stride,
+          target.row_stride};
+}
+
+std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowSink& sink, Executor& executor,
+                                    std::shared_ptr<CancelToken> cancel,
+                                    std::function<void(const AttentionReport&)> done) {
+  auto run = std::make_shared<Run>(std::move(problem), sink, cancel);
+  std::vector<Phase> phases;
+  if (run->problem->reference) {
+    AddReference(run, phases);
+  } else {
+    run->tiles = std::make_unique<TilePlan>(*run->problem);
+    if (run->problem->projection.has_value()) AddProjection(run, phases);
+    AddProjectedOutputs(run, phases);
+    AddAttention(run, phases);
+    if (run->problem->d_out > 0) AddProjectOut(run, phases);
+  }
+  auto job = std::make_shared<Job>(
+      std::move(phases), std::move(cancel), [run, done = std::move(done)](const JobReport& report) {
+        const std::int64_t nonfinite =
+            run->nonfinite_rows + (run->tiles != nullptr ? run->tiles->nonfinite_rows.load() : 0);
+        done({report.status, nonfinite, report.queued, report.computed});
+      });
+  executor.Submit(job);
+  return job;
+}
+
+absl::StatusOr<DenseAnswer> Attend(const Problem& problem, Executor& executor) {
+  DenseAnswer answer;
+  answer.tensors.resize(kOutputKindCount);
+  DenseSink sink(problem, [&answer](OutputKind kind, std::int64_t bytes) {
+    auto& tensor = answer.tensors[static_cast<std::size_t>(kind)];
+    tensor.resize(static_cast<std::size_t>(bytes));
+    return tensor.data();
+  });
+  std::mutex mutex;
+  std::condition_variable finished;
+  bool is_done = false;
+  AttentionReport report;
+  // The problem outlives the wait below, so the pointer need not own it.
+  StartAttention(std::shared_ptr<const Problem>(std::shared_ptr<void>(), &problem), sink, executor,
+                 std::make_shared<CancelToken>(), [&](const AttentionReport& result) {
+                   const std::lock_guard lock(mutex);
+                   report = result;
+                   is_done = true;
+                   finished.notify_one();
+                 });
+  std::unique_lock lock(mutex);
+  finished.wait(lock, [&] { return is_done; });
+  if (!report.status.ok()) return report.status;
+  answer.nonfinite_rows = report.nonfinite_rows;
+  return answer;
+}
+
+std::int64_t ScratchBytesPerThread(const Problem& problem) {
+  std::int64_t bytes = problem.reference ? Reference::ScratchBytes(problem) : QueryTile::ScratchBytes(problem);
+  if (problem.projection.has_value())
+    bytes = std::max(bytes, ProjectionScratchBytes() + kProjectionRows * problem.d_out * 4);
+  return bytes;
+}
+
+KernelInfo GetKernelInfo() {
+  KernelInfo info;
+  const std::pair<const char*, bool> sets[] = {{"sse4.2", __builtin_cpu_supports("sse4.2")},
+                                               {"avx2", __builtin_cpu_supports("avx2")},
+                                               {"fma", __builtin_cpu_supports("fma")},
+                                               {"avx512f", __builtin_cpu_supports("avx512f")},
+                                               {"avx512bw", __builtin_cpu_supports("avx512bw")},
+                                               {"avx512vnni", __builtin_cpu_supports("avx512vnni")},
+                                               {"avx512bf16", __builtin_cpu_supports("avx512bf16")}};
+  for (const auto& [name, found] : sets) {
+    if (found) info.instruction_sets_found.emplace_back(name);
+  }
+  info.instruction_set_used = std::string(SimdTargetName()) + ", " + GemmLibraryText();
+  return info;
+}
+
+absl::Status CheckMachine() {
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return absl::OkStatus();
+  return absl::FailedPreconditionError("this processor lacks AVX2 or FMA, and attnd needs both");
+}
+
+void SetKernelCacheMax(std::int64_t kernels) { SetGemmCacheMax(kernels); }
+
+}  // namespace attnd

@@ -1,0 +1,22 @@
+// Rows of x times a weight matrix, plus bias, in float32: x W + b.
+//
+// The sum over the inner dimension runs in a fixed order, so a row's bytes do not depend on how many rows share the
+// product. Thread rule: pure function on memory the caller owns.
+#pragma once
+
+#include <cstdint>
+
+#include "core/buffer.h"
+#include "core/problem.h"
+
+namespace attnd {
+
+// Bytes of scratch for one call.
+std::int64_t ProjectionScratchBytes();
+
+// x: `rows` rows of `linear.in` elements, x_stride elements apart; out: [rows, out_stride] float32. rows <=
+// kProjectionRows.
+void Project(const Linear& linear, DType x_dtype, const std::byte* x, std::int64_t x_stride, std::int64_t rows,
+             float* out, std::int64_t out_stride, std::byte* scratch);
+
+}  // namespace attnd

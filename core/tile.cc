@@ -1,0 +1,429 @@
+#include "core/tile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numbers>
+
+#include "core/checked.h"
+#include "core/gemm.h"
+#include "core/pack.h"
+#include "core/softmax.h"
+#include "core/tiling.h"
+
+namespace attnd {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Hands out consecutive pieces of a scratch block. Each starts on a cache line and away from the others' cache sets.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+  float* Take(std::int64_t floats) {
+    auto* const piece = reinterpret_cast<float*>(base_ + offset_);
+    offset_ += (floats * 4 + 63) / 64 * 64 + 192;
+    return piece;
+  }
+  std::int64_t offset() const { return offset_; }
+
+ private:
+  std::byte* base_;
+  std::int64_t offset_ = 0;
+};
+
+std::int64_t PaddedColumns(std::int64_t columns) { return CeilDiv(columns, kSoftmaxColumnsStep) * kSoftmaxColumnsStep; }
+
+bool AnyNonFinite(const float* values, std::int64_t count) {
+  return std::any_of(values, values + count, [](float value) { return !std::isfinite(value); });
+}
+
+}  // namespace
+
+TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q), k(validated.k), v(validated.v) {
+  tile_rows = QueryTileRows(problem.d_k, problem.d_v);
+  key_tiles = CeilDiv(problem.kv_rows, kKeyTileColumns);
+  scale = static_cast<float>(problem.scale);
+  // Outside of this range log2(e) * scale or its reciprocal would leave the normal numbers.
+  folded = !problem.bias.has_value() && scale > 1e-30F && scale < 1e30F;
+  unit = folded ? scale : 1.0F;
+  exp2_factor = std::numbers::log2e_v<float> * unit;
+
+  const std::int64_t sequences_kv = problem.batch * problem.kv_heads;
+  const auto rows_view = [](const AlignedBuffer<float>& buffer, std::int64_t b, std::int64_t n, std::int64_t heads,
+                            std::int64_t d) {
+    return TensorView{DType::kFloat32,
+                      reinterpret_cast<const std::byte*>(buffer.data()),
+                      {b, heads, n, d},
+                      {n * heads * d, d, heads * d, 1}};
+  };
+  if (problem.projection.has_value()) {
+    const std::int64_t b = problem.batch, n = problem.q_rows;
+    projected_q = AlignedBuffer<float>(b * n * problem.q_heads * problem.d_k);
+    projected_k = AlignedBuffer<float>(b * n * problem.kv_heads * problem.d_k);
+    projected_v = AlignedBuffer<float>(b * n * problem.kv_heads * problem.d_v);
+    q = rows_view(projected_q, b, n, problem.q_heads, problem.d_k);
+    k = rows_view(projected_k, b, n, problem.kv_heads, problem.d_k);
+    v = rows_view(projected_v, b, n, problem.kv_heads, problem.d_v);
+  }
+  packed_k = AlignedBuffer<float>(sequences_kv * key_tiles * kKeyTileColumns * problem.d_k);
+  if (v.dtype != DType::kFloat32) {
+    packed_v = AlignedBuffer<float>(sequences_kv * problem.kv_rows * problem.d_v);
+    v = TensorView{DType::kFloat32,
+                   reinterpret_cast<const std::byte*>(packed_v.data()),
+                   {problem.batch, problem.kv_heads, problem.kv_rows, problem.d_v},
+                   {problem.kv_heads * problem.kv_rows * problem.d_v, problem.kv_rows * problem.d_v, problem.d_v, 1}};
+  }
+  if (problem.d_out > 0)
+    heads_out = AlignedBuffer<float>(problem.batch * problem.q_rows * problem.q_heads * problem.d_v);
+  if (problem.Wants(OutputKind::kWeights)) {
+    row_m = AlignedBuffer<float>(problem.batch * problem.q_heads * problem.q_rows);
+    row_l = AlignedBuffer<float>(problem.batch * problem.q_heads * problem.q_rows);
+  }
+}
+
+const float* TilePlan::KeyTile(std::int64_t b, std::int64_t kv_head, std::int64_t tile) const {
+  return packed_k.data() + ((b * problem.kv_heads + kv_head) * key_tiles + tile) * kKeyTileColumns * problem.d_k;
+}
+
+void PackKeys(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile) {
+  const Problem& problem = plan.problem;
+  const std::int64_t key = tile * kKeyTileColumns;
+  const std::int64_t keys = std::min(kKeyTileColumns, problem.kv_len[static_cast<std::size_t>(b)] - key);
+  if (keys <= 0) return;
+  PackTransposed(plan.k.dtype, plan.k.Row(b, kv_head, key), plan.k.stride[2], keys, problem.d_k,
+                 const_cast<float*>(plan.KeyTile(b, kv_head, tile)), kKeyTileColumns);
+  if (plan.packed_v.data() == nullptr) return;
+  for (std::int64_t j = key; j < key + keys; ++j) {
+    WidenToFloat(problem.v.dtype, problem.v.Row(b, kv_head, j), problem.d_v,
+                 reinterpret_cast<float*>(const_cast<std::byte*>(plan.v.Row(b, kv_head, j))));
+  }
+}
+
+std::int64_t QueryTile::ScratchBytes(const Problem& problem) {
+  const std::int64_t rows = QueryTileRows(problem.d_k, problem.d_v);
+  Carver carver(nullptr);
+  for (const std::int64_t floats : {rows * problem.d_k, rows * kKeyTileColumns, rows * problem.d_v,
+                                    kKeyTileColumns * problem.d_v, kKeyTileColumns, rows, rows, rows}) {
+    carver.Take(floats);
+  }
+  return carver.offset();
+}
+
+QueryTile::QueryTile(TilePlan& plan, Scratch& scratch, std::int64_t b, std::int64_t h, std::int64_t first_row,
+                     std::int64_t rows)
+    : plan_(plan),
+      problem_(plan.problem),
+      b_(b),
+      h_(h),
+      kv_head_(h / (plan.problem.q_heads / plan.problem.kv_heads)),
+      first_row_(first_row),
+      rows_(rows),
+      live_rows_(std::clamp<std::int64_t>(plan.problem.q_len[static_cast<std::size_t>(b)] - first_row, 0, rows)) {
+  Carver carver(scratch.Reserve(ScratchBytes(problem_)));
+  const std::int64_t capacity = plan.tile_rows;
+  float* const widened_q = carver.Take(capacity * problem_.d_k);
+  scores_ = carver.Take(capacity * kKeyTileColumns);
+  accumulator_ = carver.Take(capacity * problem_.d_v);
+  values_ = carver.Take(kKeyTileColumns * problem_.d_v);
+  bias_ = carver.Take(kKeyTileColumns);
+  m_ = carver.Take(capacity);
+  l_ = carver.Take(capacity);
+  alpha_ = carver.Take(capacity);
+
+  if (plan.q.dtype == DType::kFloat32) {
+    q_ = reinterpret_cast<const float*>(plan.q.Row(b, h, first_row));
+    q_stride_ = plan.q.stride[2];
+  } else {
+    for (std::int64_t row = 0; row < live_rows_; ++row) {
+      WidenToFloat(plan.q.dtype, plan.q.Row(b, h, first_row + row), problem_.d_k, widened_q + row * problem_.d_k);
+    }
+    q_ = widened_q;
+    q_stride_ = problem_.d_k;
+  }
+  common_ = {0, problem_.kv_rows};
+  for (std::int64_t row = 0; row < live_rows_; ++row) {
+    const Problem::KeyRange keys = problem_.VisibleKeys(b_, first_row_ + row);
+    common_ = {std::max(common_.first, keys.first), std::min(common_.end, keys.end)};
+  }
+}
+
+Problem::KeyRange QueryTile::KeysOf(Rows rows) const {
+  Problem::KeyRange all{problem_.kv_rows, 0};
+  for (std::int64_t row = rows.first; row < rows.first + rows.count; ++row) {
+    const Problem::KeyRange keys = problem_.VisibleKeys(b_, first_row_ + row);
+    if (keys.first >= keys.end) continue;
+    all.first = std::min(all.first, keys.first);
+    all.end = std::max(all.end, keys.end);
+  }
+  return all;
+}
+
+void QueryTile::Products(Rows rows, std::int64_t key, std::int64_t columns) {
+  const GemmShape shape{rows.count, columns, problem_.d_k, q_stride_, kKeyTileColumns, kKeyTileColumns, false};
+  Gemm(shape, q_ + rows.first * q_stride_, plan_.KeyTile(b_, kv_head_, key / kKeyTileColumns),
+       scores_ + rows.first * kKeyTileColumns);
+}
+
+const float* QueryTile::BiasRow(std::int64_t row, std::int64_t key, std::int64_t columns) {
+  const TensorView& bias = *problem_.bias;
+  const std::byte* const source = bias.Row(b_, h_, first_row_ + row) + key * bias.stride[3] * ElementBytes(bias.dtype);
+  if (bias.stride[3] == 0) {
+    WidenToFloat(bias.dtype, source, 1, bias_);
+    std::fill(bias_ + 1, bias_ + columns, bias_[0]);
+    return bias_;
+  }
+  if (bias.dtype == DType::kFloat32) return reinterpret_cast<const float*>(source);
+  WidenToFloat(bias.dtype, source, columns, bias_);
+  return bias_;
+}
+
+void QueryTile::Exclude(float* scores, std::int64_t row, std::int64_t key, std::int64_t columns) {
+  if (problem_.bias.has_value()) ExcludeByBias(scores, BiasRow(row, key, columns), columns);
+  if (problem_.mask.has_value()) {
+    const TensorView& mask = *problem_.mask;
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(mask.Row(b_, h_, first_row_ + row));
+    if (mask.stride[3] != 0) {
+      ExcludeMasked(scores, bytes + key, columns);
+    } else if (*bytes == 0) {
+      std::fill_n(scores, columns, kMinusInfinity);
+    }
+  }
+  const Problem::KeyRange keys = problem_.VisibleKeys(b_, first_row_ + row);
+  const std::int64_t first = std::clamp<std::int64_t>(keys.first - key, 0, columns);
+  const std::int64_t end = std::clamp<std::int64_t>(keys.end - key, first, columns);
+  std::fill(scores, scores + first, kMinusInfinity);
+  std::fill(scores + end, scores + columns, kMinusInfinity);
+}
+
+void QueryTile::FinishLogits(Rows rows, std::int64_t key, std::int64_t columns) {
+  const bool all_visible = key >= common_.first && key + columns <= common_.end;
+  if (plan_.folded && !problem_.mask.has_value() && all_visible && columns % kSoftmaxColumnsStep == 0) return;
+  for (std::int64_t row = rows.first; row < rows.first + rows.count; ++row) {
+    float* const scores = scores_ + row * kKeyTileColumns;
+    if (!plan_.folded) ScaleRow(scores, plan_.scale, columns);
+    if (problem_.bias.has_value()) AddBias(scores, BiasRow(row, key, columns), columns);
+    Exclude(scores, row, key, columns);
+    std::fill(scores + columns, scores + PaddedColumns(columns), kMinusInfinity);
+  }
+}
+
+// Values [columns, d_v] with the rows of excluded keys cleared, since 0 * NaN is not 0.
+const float* QueryTile::SanitizedValues(std::int64_t row, std::int64_t key, std::int64_t columns) {
+  const float* const scores = scores_ + row * kKeyTileColumns;
+  for (std::int64_t j = 0; j < columns; ++j) {
+    const auto* const source = reinterpret_cast<const float*>(plan_.v.Row(b_, kv_head_, key + j));
+    float* const target = values_ + j * problem_.d_v;
+    if (scores[j] == kMinusInfinity && !Allowed(row, key + j)) {
+      std::fill_n(target, problem_.d_v, 0.0F);
+    } else {
+      std::copy_n(source, problem_.d_v, target);
+    }
+  }
+  return values_;
+}
+
+bool QueryTile::Accumulate(Rows rows, bool sanitize, const CancelToken& cancel) {
+  const Problem::KeyRange keys = KeysOf(rows);
+  std::fill_n(m_ + rows.first, rows.count, kMinusInfinity);
+  std::fill_n(l_ + rows.first, rows.count, 0.0F);
+  float* const accumulator = accumulator_ + rows.first * problem_.d_v;
+  bool first = true;
+  for (std::int64_t key = keys.first / kKeyTileColumns * kKeyTileColumns; key < keys.end; key += kKeyTileColumns) {
+    if (cancel.ShouldStop()) return false;
+    const std::int64_t columns = std::min(kKeyTileColumns, keys.end - key);
+    Products(rows, key, columns);
+    FinishLogits(rows, key, columns);
+    const float* values = reinterpret_cast<const float*>(plan_.v.Row(b_, kv_head_, key));
+    std::int64_t value_stride = plan_.v.stride[2];
+    if (sanitize) {
+      values = SanitizedValues(rows.first, key, columns);
+      value_stride = problem_.d_v;
+    }
+    float* const scores = scores_ + rows.first * kKeyTileColumns;
+    SoftmaxStep({scores, kKeyTileColumns, rows.count, PaddedColumns(columns), plan_.exp2_factor}, m_ + rows.first,
+                l_ + rows.first, alpha_ + rows.first);
+    if (!first) RescaleRows(accumulator, problem_.d_v, rows.count, problem_.d_v, alpha_ + rows.first);
+    Gemm({rows.count, problem_.d_v, columns, kKeyTileColumns, value_stride, problem_.d_v, !first}, scores, values,
+         accumulator);
+    first = false;
+  }
+  if (first) std::fill_n(accumulator, rows.count * problem_.d_v, 0.0F);
+  return true;
+}
+
+bool QueryTile::Allowed(std::int64_t row, std::int64_t key) const {
+  const std::int64_t i = first_row_ + row;
+  const Problem::KeyRange keys = problem_.VisibleKeys(b_, i);
+  if (key < keys.first || key >= keys.end) return false;
+  if (problem_.mask.has_value() && problem_.mask->Row(b_, h_, i)[key * problem_.mask->stride[3]] == std::byte{0})
+    return false;
+  if (!problem_.bias.has_value()) return true;
+  const TensorView& bias = *problem_.bias;
+  float value = 0;
+  WidenToFloat(bias.dtype, bias.Row(b_, h_, i) + key * bias.stride[3] * ElementBytes(bias.dtype), 1, &value);
+  return value != kMinusInfinity;
+}
+
+std::int64_t QueryTile::AllowedKeys(std::int64_t row) const {
+  const Problem::KeyRange keys = problem_.VisibleKeys(b_, first_row_ + row);
+  std::int64_t allowed = 0;
+  for (std::int64_t key = keys.first; key < keys.end; ++key) allowed += Allowed(row, key);
+  return allowed;
+}
+
+bool QueryTile::MayHoldExcluded(std::int64_t row) const {
+  if (problem_.mask.has_value() || problem_.bias.has_value()) return true;
+  const Problem::KeyRange own = problem_.VisibleKeys(b_, first_row_ + row), all = KeysOf({0, live_rows_});
+  return own.end < all.end || own.first > all.first / kKeyTileColumns * kKeyTileColumns;
+}
+
+double QueryTile::FinishRow(std::int64_t row, const CancelToken& cancel) {
+  float* const output = accumulator_ + row * problem_.d_v;
+  if (m_[row] == kMinusInfinity) {
+    if (AllowedKeys(row) == 0) {
+      std::fill_n(output, problem_.d_v, 0.0F);
+      return kMinusInfinity;
+    }
+    // Allowed logits that are all -inf, or NaN.
+    l_[row] = kNan;
+    std::fill_n(output, problem_.d_v, kNan);
+    return kNan;
+  }
+  if (!DivideRow(output, l_[row], problem_.d_v) && std::isfinite(l_[row]) && MayHoldExcluded(row)) {
+    // Perhaps a NaN or an infinity in the value of a key that this row may not see. Again, alone, with such values
+    // cleared: the same operations on the same numbers otherwise, so the same bytes as if they had been finite.
+    if (Accumulate({row, 1}, /*sanitize=*/true, cancel)) DivideRow(output, l_[row], problem_.d_v);
+  }
+  return static_cast<double>(m_[row]) * plan_.unit + std::log(static_cast<double>(l_[row]));
+}
+
+void QueryTile::StoreRows(RowSink& sink, const double* lse) {
+  std::int64_t nonfinite = 0;
+  if (plan_.heads_out.data() != nullptr) {
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      const float* const output = accumulator_ + row * problem_.d_v;
+      nonfinite += AnyNonFinite(output, problem_.d_v);
+      std::copy_n(
+          output, problem_.d_v,
+          plan_.heads_out.data() + ((b_ * problem_.q_rows + first_row_ + row) * problem_.q_heads + h_) * problem_.d_v);
+    }
+  } else {
+    const RowBlock block{OutputKind::kOutput, problem_.output_dtype, b_, h_, first_row_, rows_, problem_.d_v};
+    const RowSpan span = sink.Open(block);
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      nonfinite += !NarrowFromFloat(block.dtype, accumulator_ + row * problem_.d_v, problem_.d_v,
+                                    span.data + row * span.stride_bytes);
+    }
+    sink.Close(block, span);
+  }
+  if (nonfinite > 0) plan_.nonfinite_rows += nonfinite;
+  if (!problem_.Wants(OutputKind::kLse)) return;
+  const RowBlock block{OutputKind::kLse, DType::kFloat32, b_, h_, first_row_, rows_, 1};
+  const RowSpan span = sink.Open(block);
+  for (std::int64_t row = 0; row < rows_; ++row) {
+    const auto value = static_cast<float>(lse[row]);
+    NarrowFromFloat(DType::kFloat32, &value, 1, span.data + row * span.stride_bytes);
+  }
+  sink.Close(block, span);
+}
+
+bool QueryTile::Attend(RowSink& sink, const CancelToken& cancel) {
+  if (live_rows_ > 0 && !Accumulate({0, live_rows_}, /*sanitize=*/false, cancel)) return false;
+  double lse[128];
+  for (std::int64_t row = 0; row < rows_; ++row) {
+    if (row < live_rows_) {
+      lse[row] = FinishRow(row, cancel);
+    } else {
+      lse[row] = kMinusInfinity;
+      l_[row] = 0;
+      std::fill_n(accumulator_ + row * problem_.d_v, problem_.d_v, 0.0F);
+    }
+  }
+  if (cancel.ShouldStop()) return false;
+  if (plan_.row_m.data() != nullptr) {
+    std::copy_n(m_, rows_, plan_.row_m.data() + plan_.RowIndex(b_, h_, first_row_));
+    std::copy_n(l_, rows_, plan_.row_l.data() + plan_.RowIndex(b_, h_, first_row_));
+  }
+  StoreRows(sink, lse);
+  return true;
+}
+
+// A row without an ordinary maximum and sum: 0 where excluded, NaN where allowed.
+void QueryTile::EmitSpecialWeights(std::int64_t row, std::byte* target) const {
+  const bool empty = plan_.row_l.data()[plan_.RowIndex(b_, h_, first_row_ + row)] == 0;
+  for (std::int64_t key = 0; key < problem_.kv_rows; ++key) {
+    const float weight = !empty && Allowed(row, key) ? kNan : 0.0F;
+    std::memcpy(target + key * 4, &weight, 4);
+  }
+}
+
+void QueryTile::EmitRow(OutputKind kind, std::int64_t row, std::int64_t key, std::int64_t columns, float* target) {
+  std::copy_n(scores_ + row * kKeyTileColumns, columns, target);
+  const std::int64_t index = plan_.RowIndex(b_, h_, first_row_ + row);
+  switch (kind) {
+    case OutputKind::kWeights:
+      if (!plan_.folded) ScaleRow(target, plan_.scale, columns);
+      if (problem_.bias.has_value()) AddBias(target, BiasRow(row, key, columns), columns);
+      Exclude(target, row, key, columns);
+      WeightsRow(target, plan_.row_m.data()[index], plan_.row_l.data()[index], plan_.exp2_factor, columns);
+      return;
+    case OutputKind::kScoresScaled: ScaleRow(target, plan_.scale, columns); break;
+    default: break;
+  }
+  Exclude(target, row, key, columns);
+}
+
+bool QueryTile::Emit(std::span<const OutputKind> kinds, RowSink& sink, const CancelToken& cancel) {
+  RowBlock blocks[kOutputKindCount];
+  RowSpan spans[kOutputKindCount];
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+    blocks[kind] = {kinds[kind], DType::kFloat32, b_, h_, first_row_, rows_, problem_.kv_rows};
+    spans[kind] = sink.Open(blocks[kind]);
+  }
+  const auto is_special = [&](std::int64_t row) {
+    if (row >= live_rows_) return true;
+    const float m = plan_.row_m.data()[plan_.RowIndex(b_, h_, first_row_ + row)];
+    const float l = plan_.row_l.data()[plan_.RowIndex(b_, h_, first_row_ + row)];
+    return !std::isfinite(m) || !std::isfinite(l) || l == 0;
+  };
+  const Problem::KeyRange keys = KeysOf({0, live_rows_});
+  bool stopped = false;
+  for (std::int64_t key = 0; key < problem_.kv_rows && !stopped; key += kKeyTileColumns) {
+    stopped = cancel.ShouldStop();
+    const std::int64_t columns = std::min(kKeyTileColumns, problem_.kv_rows - key);
+    const std::int64_t visible = std::clamp<std::int64_t>(keys.end - key, 0, columns);
+    if (visible > 0 && key + columns > keys.first) Products({0, live_rows_}, key, visible);
+    for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+      const float outside = kinds[kind] == OutputKind::kWeights ? 0.0F : kMinusInfinity;
+      for (std::int64_t row = 0; row < rows_; ++row) {
+        auto* const target = reinterpret_cast<float*>(spans[kind].data + row * spans[kind].stride_bytes) + key;
+        const bool live = row < live_rows_ && key + columns > keys.first;
+        const std::int64_t computed = live ? visible : 0;
+        if (computed > 0) EmitRow(kinds[kind], row, key, computed, target);
+        std::fill(target + computed, target + columns, outside);
+      }
+    }
+  }
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+    if (stopped) {
+      sink.Drop(blocks[kind], spans[kind]);
+      continue;
+    }
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      std::byte* const target = spans[kind].data + row * spans[kind].stride_bytes;
+      if (kinds[kind] == OutputKind::kWeights && is_special(row)) {
+        EmitSpecialWeights(row, target);
+      } else {
+        NarrowFromFloat(DType::kFloat32, reinterpret_cast<const float*>(target), problem_.kv_rows,
+                        target);  // canonical NaN
+      }
+    }
+    sink.Close(blocks[kind], spans[kind]);
+  }
+  return !stopped;
+}
+
+}  // namespace attnd

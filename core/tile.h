@@ -1,0 +1,101 @@
+// One query tile of one head: its logits against a tile of keys, the online softmax over all of them, and the finished
+// rows. Everything that units of a problem share stands in TilePlan. Thread rule: a TilePlan is written by the phases
+// of one job, each unit its own part; a QueryTile belongs to one worker.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+#include "core/attention.h"
+#include "core/buffer.h"
+#include "core/executor.h"
+#include "core/problem.h"
+
+namespace attnd {
+
+struct TilePlan {
+  explicit TilePlan(const Problem& validated);
+
+  const Problem& problem;
+  TensorView q, k, v;  // [B, H, N, d] as the kernels read them; v is float32 here
+  std::int64_t tile_rows = 0, key_tiles = 0;
+
+  AlignedBuffer<float>
+      packed_k;  // [B * Hkv, key_tiles, d_k, 256]: K transposed, once for all query tiles and heads of a group
+  AlignedBuffer<float> packed_v;      // [B * Hkv, Nk, d_v], when v came narrower than float32
+  AlignedBuffer<float> projected_q;   // [B, N, Hq, d_k], with x
+  AlignedBuffer<float> projected_k;   // [B, N, Hkv, d_k], with x
+  AlignedBuffer<float> projected_v;   // [B, N, Hkv, d_v], with x
+  AlignedBuffer<float> heads_out;     // [B, Nq, Hq, d_v], with w_o
+  AlignedBuffer<float> row_m, row_l;  // [B * Hq * Nq], when weights are wanted: a row's final maximum and sum
+
+  // Logits are scores * unit. Where nothing is added to q . k and scale is an ordinary positive number, scores stay
+  // unscaled and scale is folded into the exponential (unit = scale); else scores are scaled first (unit = 1).
+  bool folded = false;
+  float scale = 0, unit = 0, exp2_factor = 0;
+
+  std::atomic<std::int64_t> nonfinite_rows{0};
+
+  std::int64_t RowIndex(std::int64_t b, std::int64_t h, std::int64_t i) const {
+    return (b * problem.q_heads + h) * problem.q_rows + i;
+  }
+  const float* KeyTile(std::int64_t b, std::int64_t kv_head, std::int64_t tile) const;
+};
+
+// Fills key tile `tile` of one kv head, and its rows of packed_v. Keys at kv_len[b] and beyond are not read.
+void PackKeys(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile);
+
+class QueryTile {
+ public:
+  // Rows [first_row, first_row + rows) of head h of sequence b; rows <= plan.tile_rows.
+  QueryTile(TilePlan& plan, Scratch& scratch, std::int64_t b, std::int64_t h, std::int64_t first_row,
+            std::int64_t rows);
+
+  static std::int64_t ScratchBytes(const Problem& problem);
+
+  // Output and LSE of all rows. False when `cancel` stopped it.
+  bool Attend(RowSink& sink, const CancelToken& cancel);
+
+  // Weights and scores of all rows, from the (m, l) that Attend left in the plan.
+  bool Emit(std::span<const OutputKind> kinds, RowSink& sink, const CancelToken& cancel);
+
+ private:
+  // A range of rows of this tile with the scratch they use.
+  struct Rows {
+    std::int64_t first = 0, count = 0;  // within the tile
+  };
+
+  Problem::KeyRange KeysOf(Rows rows) const;
+  // q . k of `rows` and keys [key, key + columns) into scores_.
+  void Products(Rows rows, std::int64_t key, std::int64_t columns);
+  // Scale and bias where they are not folded, then -inf where a rule excludes.
+  void FinishLogits(Rows rows, std::int64_t key, std::int64_t columns);
+  void Exclude(float* scores, std::int64_t row, std::int64_t key, std::int64_t columns);
+  const float* BiasRow(std::int64_t row, std::int64_t key, std::int64_t columns);
+  bool Accumulate(Rows rows, bool sanitize, const CancelToken& cancel);
+  const float* SanitizedValues(std::int64_t row, std::int64_t key, std::int64_t columns);
+  std::int64_t AllowedKeys(std::int64_t row) const;
+  bool Allowed(std::int64_t row, std::int64_t key) const;
+  bool MayHoldExcluded(std::int64_t row) const;
+  // Divides one accumulated row. Returns its LSE.
+  double FinishRow(std::int64_t row, const CancelToken& cancel);
+  void StoreRows(RowSink& sink, const double* lse);
+  void EmitRow(OutputKind kind, std::int64_t row, std::int64_t key, std::int64_t columns, float* target);
+  void EmitSpecialWeights(std::int64_t row, std::byte* target) const;
+
+  TilePlan& plan_;
+  const Problem& problem_;
+  const std::int64_t b_, h_, kv_head_, first_row_, rows_;
+  std::int64_t live_rows_ = 0;  // of them below q_len[b]
+  Problem::KeyRange common_;    // keys that all of those see by position
+  const float* q_ = nullptr;    // [rows, d_k]
+  std::int64_t q_stride_ = 0;
+  float* scores_ = nullptr;                               // [rows, 256]
+  float* accumulator_ = nullptr;                          // [rows, d_v]
+  float* values_ = nullptr;                               // [256, d_v], values of excluded keys cleared
+  float* bias_ = nullptr;                                 // [256]
+  float *m_ = nullptr, *l_ = nullptr, *alpha_ = nullptr;  // [rows]
+};
+
+}  // namespace attnd
