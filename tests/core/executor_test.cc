@@ -1,0 +1,153 @@
+#include "core/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+#include <new>
+
+namespace attnd {
+namespace {
+
+// Submits and waits.
+JobReport RunJob(Executor& executor, std::vector<Phase> phases,
+                 std::shared_ptr<CancelToken> cancel = std::make_shared<CancelToken>()) {
+  std::promise<JobReport> done;
+  executor.Submit(std::make_shared<Job>(std::move(phases), std::move(cancel),
+                                        [&done](const JobReport& report) { done.set_value(report); }));
+  return done.get_future().get();
+}
+
+Phase Count(std::int64_t units, std::function<void(std::int64_t)> fn) {
+  Phase phase;
+  phase.units = units;
+  phase.run = [fn = std::move(fn)](std::int64_t unit, WorkerContext&) { fn(unit); };
+  return phase;
+}
+
+TEST(ExecutorTest, RunsEveryUnitOnceAndPhasesInOrder) {
+  Executor executor(3);
+  constexpr std::int64_t kUnits = 1000;
+  std::vector<std::atomic<int>> first(kUnits), second(kUnits);
+  std::atomic<int> early{0};
+  std::atomic<std::int64_t> done_first{0};
+  const JobReport report = RunJob(
+      executor, {Count(kUnits, [&](std::int64_t unit) { ++first[static_cast<std::size_t>(unit)], ++done_first; }),
+                 Count(0, [&](std::int64_t) { ++early; }), Count(kUnits, [&](std::int64_t unit) {
+                   if (done_first != kUnits) ++early;
+                   ++second[static_cast<std::size_t>(unit)];
+                 })});
+  EXPECT_TRUE(report.status.ok()) << report.status;
+  EXPECT_EQ(early, 0);
+  const auto once = [](const std::atomic<int>& count) { return count == 1; };
+  EXPECT_TRUE(std::all_of(first.begin(), first.end(), once));
+  EXPECT_TRUE(std::all_of(second.begin(), second.end(), once));
+  EXPECT_EQ(executor.jobs_in_flight(), 0);
+}
+
+TEST(ExecutorTest, AJobWithoutWorkIsDone) {
+  Executor executor(1);
+  EXPECT_TRUE(RunJob(executor, {}).status.ok());
+  EXPECT_TRUE(RunJob(executor, {Count(0, [](std::int64_t) {})}).status.ok());
+}
+
+TEST(ExecutorTest, ASmallJobDoesNotWaitForAllOfALargeOne) {
+  Executor executor(1);
+  std::promise<void> go;
+  std::shared_future<void> gate = go.get_future().share();
+  std::atomic<std::int64_t> large_units{0};
+  std::promise<void> large_done;
+  executor.Submit(std::make_shared<Job>(std::vector<Phase>{Count(1000,
+                                                                 [&, gate](std::int64_t) {
+                                                                   gate.wait();
+                                                                   ++large_units;
+                                                                 })},
+                                        std::make_shared<CancelToken>(),
+                                        [&](const JobReport&) { large_done.set_value(); }));
+  std::int64_t seen = -1;
+  std::promise<void> small_done;
+  executor.Submit(std::make_shared<Job>(std::vector<Phase>{Count(1, [&](std::int64_t) { seen = large_units; })},
+                                        std::make_shared<CancelToken>(),
+                                        [&](const JobReport&) { small_done.set_value(); }));
+  go.set_value();
+  small_done.get_future().wait();
+  EXPECT_GE(seen, 0);
+  EXPECT_LE(seen, 2);
+  large_done.get_future().wait();
+  EXPECT_EQ(large_units, 1000);
+}
+
+TEST(ExecutorTest, CancelStopsBetweenUnitsWithItsReason) {
+  Executor executor(2);
+  const auto cancel = std::make_shared<CancelToken>();
+  std::atomic<int> units{0};
+  const JobReport report = RunJob(executor,
+                                  {Count(1'000'000,
+                                         [&](std::int64_t) {
+                                           if (++units == 10) cancel->Cancel(absl::CancelledError("enough"));
+                                         })},
+                                  cancel);
+  EXPECT_EQ(report.status, absl::CancelledError("enough"));
+  EXPECT_LE(units, 12);
+}
+
+TEST(ExecutorTest, APassedDeadlineNeverStarts) {
+  Executor executor(1);
+  std::atomic<int> units{0};
+  const JobReport report =
+      RunJob(executor, {Count(5, [&](std::int64_t) { ++units; })}, std::make_shared<CancelToken>(absl::InfinitePast()));
+  EXPECT_EQ(report.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(units, 0);
+}
+
+TEST(ExecutorTest, OutOfMemoryEndsTheJobAndNotTheProcess) {
+  Executor executor(2);
+  const JobReport report = RunJob(executor, {Count(100, [](std::int64_t unit) {
+                                    if (unit == 3) throw std::bad_alloc();
+                                  })});
+  EXPECT_EQ(report.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(RunJob(executor, {Count(10, [](std::int64_t) {})}).status.ok());
+}
+
+TEST(ExecutorTest, WorkHeldBackStartsWhenWoken) {
+  Executor executor(2);
+  std::atomic<bool> room{false};
+  std::atomic<int> units{0};
+  Phase phase = Count(8, [&](std::int64_t) { ++units; });
+  phase.may_start = [&] { return room.load(); };
+  std::promise<void> done;
+  const auto job = std::make_shared<Job>(std::vector<Phase>{phase}, std::make_shared<CancelToken>(),
+                                         [&](const JobReport&) { done.set_value(); });
+  executor.Submit(job);
+  EXPECT_TRUE(RunJob(executor, {Count(50, [](std::int64_t) {})}).status.ok());
+  EXPECT_EQ(units, 0);
+  room = true;
+  executor.Wake(job);
+  done.get_future().wait();
+  EXPECT_EQ(units, 8);
+}
+
+TEST(ExecutorTest, DestructionCancelsAndReportsEveryJob) {
+  std::atomic<int> reports{0};
+  {
+    Executor executor(2);
+    for (int n = 0; n < 20; ++n) {
+      Phase phase = Count(1, [](std::int64_t) {});
+      phase.may_start = [] { return false; };
+      executor.Submit(std::make_shared<Job>(std::vector<Phase>{phase}, std::make_shared<CancelToken>(),
+                                            [&](const JobReport& report) {
+                                              EXPECT_EQ(report.status.code(), absl::StatusCode::kCancelled);
+                                              ++reports;
+                                            }));
+    }
+  }
+  EXPECT_EQ(reports, 20);
+}
+
+TEST(MachineTest, SaysSomethingUsable) {
+  EXPECT_GE(UsableCpus(), 1);
+  EXPECT_GE(UsableMemoryBytes(), std::int64_t{1} << 20);
+}
+
+}  // namespace
+}  // namespace attnd

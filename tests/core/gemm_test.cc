@@ -1,0 +1,79 @@
+#include "core/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace attnd {
+namespace {
+
+std::vector<float> Normal(std::int64_t count, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
+TEST(GemmTest, MatchesFloat64AndWritesNothingElse) {
+  constexpr float kGuard = 12345;
+  for (const std::int64_t m : {1, 3, 8, 17}) {
+    for (const std::int64_t n : {1, 5, 16, 33, 520}) {
+      for (const std::int64_t k : {1, 7, 64, 513}) {
+        const std::int64_t lda = k + 3, ldb = n + 5, ldc = n + 2;
+        const std::vector<float> a = Normal(m * lda, 1), b = Normal(k * ldb, 2);
+        for (const bool add_c : {false, true}) {
+          std::vector<float> c(static_cast<std::size_t>(m * ldc), kGuard);
+          Gemm({m, n, k, lda, ldb, ldc, add_c}, a.data(), b.data(), c.data());
+          for (std::int64_t row = 0; row < m; ++row) {
+            for (std::int64_t column = 0; column < ldc; ++column) {
+              const float got = c[static_cast<std::size_t>(row * ldc + column)];
+              if (column >= n) {
+                ASSERT_EQ(got, kGuard);
+                continue;
+              }
+              double want = add_c ? kGuard : 0, magnitude = std::abs(want);
+              for (std::int64_t depth = 0; depth < k; ++depth) {
+                const double term = double{a[static_cast<std::size_t>(row * lda + depth)]} *
+                                    b[static_cast<std::size_t>(depth * ldb + column)];
+                want += term;
+                magnitude += std::abs(term);
+              }
+              ASSERT_NEAR(got, want, magnitude * static_cast<double>(k + 1) * 0x1p-24) << m << " " << n << " " << k;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Tiles may be cut anywhere because of this.
+TEST(GemmTest, ARowsBytesDoNotDependOnItsNeighbours) {
+  constexpr std::int64_t kRows = 37, kColumns = 96, kDepth = 80;
+  const std::vector<float> a = Normal(kRows * kDepth, 3), b = Normal(kDepth * kColumns, 4);
+  std::vector<float> all(kRows * kColumns), one(kColumns);
+  Gemm({kRows, kColumns, kDepth, kDepth, kColumns, kColumns, false}, a.data(), b.data(), all.data());
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    Gemm({1, kColumns, kDepth, kDepth, kColumns, kColumns, false}, a.data() + row * kDepth, b.data(), one.data());
+    EXPECT_EQ(std::memcmp(one.data(), all.data() + row * kColumns, kColumns * sizeof(float)), 0) << row;
+  }
+}
+
+TEST(GemmTest, KeepsAtMostAsManyKernelsAsAllowed) {
+  SetGemmCacheMax(4);
+  const std::vector<float> ones(64, 1.0F);
+  for (std::int64_t n = 1; n <= 40; ++n) {
+    std::vector<float> c(static_cast<std::size_t>(n));
+    Gemm({1, n, 1, 1, n, n, false}, ones.data(), ones.data(), c.data());
+    EXPECT_EQ(c.back(), 1.0F);
+    EXPECT_LE(GemmCacheSize(), 4);
+  }
+  SetGemmCacheMax(1024);
+}
+
+}  // namespace
+}  // namespace attnd
