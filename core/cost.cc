@@ -64,12 +64,15 @@ void CountMemory(const Problem& problem, const TokenWidths& widths, Counter& cou
     const std::int64_t q_bytes = counter.Product({b, problem.q_rows, widths.q, kBytes});
     const std::int64_t k_bytes = counter.Product({b, problem.kv_rows, widths.k, kBytes});
     if (problem.projection) {
-      cost.projected_bytes = counter.Sum({q_bytes, k_bytes, counter.Product({b, problem.kv_rows, widths.v, kBytes})});
+      const std::int64_t v_bytes = counter.Product({b, problem.kv_rows, widths.v, kBytes});
+      const std::int64_t attended = problem.projection->o ? widths.attended : 0;
+      cost.projected_bytes =
+          counter.Sum({q_bytes, k_bytes, v_bytes, counter.Product({b, problem.q_rows, attended, kBytes})});
     }
     if (problem.rotary) cost.projected_bytes = counter.Sum({cost.projected_bytes, q_bytes, k_bytes});  // turned copies
   } else {
     constexpr std::int64_t kBytes = ElementBytes(DType::kFloat32);
-    const std::int64_t padded_keys = CeilDiv(problem.kv_rows, kKeyTileColumns) * kKeyTileColumns;
+    const std::int64_t padded_keys = CeilDiv(problem.kv_rows, kKeyTileColumns) * PackedStride(problem.kv_rows);
     cost.packed_k_bytes = counter.Product({b, hkv, padded_keys, problem.d_k, kBytes});
     if (problem.v.dtype != DType::kFloat32)
       cost.packed_v_bytes = counter.Product({b, problem.kv_rows, widths.v, kBytes});

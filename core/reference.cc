@@ -18,7 +18,15 @@ float ToFloat(double value) { return static_cast<float>(Canonical(value)); }
 // `count` elements, `stride` apart.
 void LoadElements(DType dtype, const std::byte* data, std::int64_t count, std::int64_t stride, double* out) {
   const std::int64_t step = stride * ElementBytes(dtype);
-  for (std::int64_t n = 0; n < count; ++n) out[n] = LoadAsDouble(dtype, data + n * step);
+  if (dtype == DType::kFloat32) {  // the usual case, without a call for each element
+    for (std::int64_t n = 0; n < count; ++n) {
+      float value;
+      std::memcpy(&value, data + n * step, sizeof(value));
+      out[n] = value;
+    }
+  } else {
+    for (std::int64_t n = 0; n < count; ++n) out[n] = LoadAsDouble(dtype, data + n * step);
+  }
 }
 
 double RotaryPosition(const std::byte* given, std::int64_t index, std::int64_t otherwise) {

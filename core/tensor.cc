@@ -29,7 +29,8 @@ double Widen(const Narrow& format, std::uint16_t bits) {
   const int exponent = magnitude >> format.fraction_bits;
   const int fraction = magnitude & (one - 1);
   const int significand = exponent == 0 ? fraction : fraction | one;
-  return sign * std::ldexp(significand, (exponent == 0 ? 1 : exponent) - format.bias - format.fraction_bits);
+  const int power = (exponent == 0 ? 1 : exponent) - format.bias - format.fraction_bits;
+  return sign * significand * std::bit_cast<double>(static_cast<std::uint64_t>(power + 1023) << 52);  // 2^power
 }
 
 // Rounds once, straight from float64: by way of float32 a tie could be rounded twice. Integer arithmetic, so that

@@ -45,6 +45,7 @@ bool AnyNonFinite(const float* values, std::int64_t count) {
 TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q), k(validated.k), v(validated.v) {
   tile_rows = QueryTileRows(problem.d_k, problem.d_v);
   key_tiles = CeilDiv(problem.kv_rows, kKeyTileColumns);
+  packed_stride = PackedStride(problem.kv_rows);
   scale = static_cast<float>(problem.scale);
   // Outside of this range log2(e) * scale or its reciprocal would leave the normal numbers.
   folded = !problem.bias.has_value() && scale > 1e-30F && scale < 1e30F;
@@ -68,7 +69,7 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
     k = rows_view(projected_k, b, n, problem.kv_heads, problem.d_k);
     v = rows_view(projected_v, b, n, problem.kv_heads, problem.d_v);
   }
-  packed_k = AlignedBuffer<float>(sequences_kv * key_tiles * kKeyTileColumns * problem.d_k);
+  packed_k = AlignedBuffer<float>(sequences_kv * key_tiles * packed_stride * problem.d_k);
   if (v.dtype != DType::kFloat32) {
     packed_v = AlignedBuffer<float>(sequences_kv * problem.kv_rows * problem.d_v);
     v = TensorView{DType::kFloat32,
@@ -85,7 +86,7 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
 }
 
 const float* TilePlan::KeyTile(std::int64_t b, std::int64_t kv_head, std::int64_t tile) const {
-  return packed_k.data() + ((b * problem.kv_heads + kv_head) * key_tiles + tile) * kKeyTileColumns * problem.d_k;
+  return packed_k.data() + ((b * problem.kv_heads + kv_head) * key_tiles + tile) * packed_stride * problem.d_k;
 }
 
 void PackKeys(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile) {
@@ -94,7 +95,7 @@ void PackKeys(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t
   const std::int64_t keys = std::min(kKeyTileColumns, problem.kv_len[static_cast<std::size_t>(b)] - key);
   if (keys <= 0) return;
   PackTransposed(plan.k.dtype, plan.k.Row(b, kv_head, key), plan.k.stride[2], keys, problem.d_k,
-                 const_cast<float*>(plan.KeyTile(b, kv_head, tile)), kKeyTileColumns);
+                 const_cast<float*>(plan.KeyTile(b, kv_head, tile)), plan.packed_stride);
   if (plan.packed_v.data() == nullptr) return;
   for (std::int64_t j = key; j < key + keys; ++j) {
     WidenToFloat(problem.v.dtype, problem.v.Row(b, kv_head, j), problem.d_v,
@@ -105,7 +106,7 @@ void PackKeys(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t
 std::int64_t QueryTile::ScratchBytes(const Problem& problem) {
   const std::int64_t rows = QueryTileRows(problem.d_k, problem.d_v);
   Carver carver(nullptr);
-  for (const std::int64_t floats : {rows * problem.d_k, rows * kKeyTileColumns, rows * problem.d_v,
+  for (const std::int64_t floats : {rows * problem.d_k, rows * kTileStride, rows * problem.d_v,
                                     kKeyTileColumns * problem.d_v, kKeyTileColumns, rows, rows, rows}) {
     carver.Take(floats);
   }
@@ -125,7 +126,7 @@ QueryTile::QueryTile(TilePlan& plan, Scratch& scratch, std::int64_t b, std::int6
   Carver carver(scratch.Reserve(ScratchBytes(problem_)));
   const std::int64_t capacity = plan.tile_rows;
   float* const widened_q = carver.Take(capacity * problem_.d_k);
-  scores_ = carver.Take(capacity * kKeyTileColumns);
+  scores_ = carver.Take(capacity * kTileStride);
   accumulator_ = carver.Take(capacity * problem_.d_v);
   values_ = carver.Take(kKeyTileColumns * problem_.d_v);
   bias_ = carver.Take(kKeyTileColumns);
@@ -162,9 +163,9 @@ Problem::KeyRange QueryTile::KeysOf(Rows rows) const {
 }
 
 void QueryTile::Products(Rows rows, std::int64_t key, std::int64_t columns) {
-  const GemmShape shape{rows.count, columns, problem_.d_k, q_stride_, kKeyTileColumns, kKeyTileColumns, false};
+  const GemmShape shape{rows.count, columns, problem_.d_k, q_stride_, plan_.packed_stride, kTileStride, false};
   Gemm(shape, q_ + rows.first * q_stride_, plan_.KeyTile(b_, kv_head_, key / kKeyTileColumns),
-       scores_ + rows.first * kKeyTileColumns);
+       scores_ + rows.first * kTileStride);
 }
 
 const float* QueryTile::BiasRow(std::int64_t row, std::int64_t key, std::int64_t columns) {
@@ -202,7 +203,7 @@ void QueryTile::FinishLogits(Rows rows, std::int64_t key, std::int64_t columns) 
   const bool all_visible = key >= common_.first && key + columns <= common_.end;
   if (plan_.folded && !problem_.mask.has_value() && all_visible && columns % kSoftmaxColumnsStep == 0) return;
   for (std::int64_t row = rows.first; row < rows.first + rows.count; ++row) {
-    float* const scores = scores_ + row * kKeyTileColumns;
+    float* const scores = scores_ + row * kTileStride;
     if (!plan_.folded) ScaleRow(scores, plan_.scale, columns);
     if (problem_.bias.has_value()) AddBias(scores, BiasRow(row, key, columns), columns);
     Exclude(scores, row, key, columns);
@@ -212,7 +213,7 @@ void QueryTile::FinishLogits(Rows rows, std::int64_t key, std::int64_t columns) 
 
 // Values [columns, d_v] with the rows of excluded keys cleared, since 0 * NaN is not 0.
 const float* QueryTile::SanitizedValues(std::int64_t row, std::int64_t key, std::int64_t columns) {
-  const float* const scores = scores_ + row * kKeyTileColumns;
+  const float* const scores = scores_ + row * kTileStride;
   for (std::int64_t j = 0; j < columns; ++j) {
     const auto* const source = reinterpret_cast<const float*>(plan_.v.Row(b_, kv_head_, key + j));
     float* const target = values_ + j * problem_.d_v;
@@ -242,11 +243,11 @@ bool QueryTile::Accumulate(Rows rows, bool sanitize, const CancelToken& cancel) 
       values = SanitizedValues(rows.first, key, columns);
       value_stride = problem_.d_v;
     }
-    float* const scores = scores_ + rows.first * kKeyTileColumns;
-    SoftmaxStep({scores, kKeyTileColumns, rows.count, PaddedColumns(columns), plan_.exp2_factor}, m_ + rows.first,
+    float* const scores = scores_ + rows.first * kTileStride;
+    SoftmaxStep({scores, kTileStride, rows.count, PaddedColumns(columns), plan_.exp2_factor}, m_ + rows.first,
                 l_ + rows.first, alpha_ + rows.first);
     if (!first) RescaleRows(accumulator, problem_.d_v, rows.count, problem_.d_v, alpha_ + rows.first);
-    Gemm({rows.count, problem_.d_v, columns, kKeyTileColumns, value_stride, problem_.d_v, !first}, scores, values,
+    Gemm({rows.count, problem_.d_v, columns, kTileStride, value_stride, problem_.d_v, !first}, scores, values,
          accumulator);
     first = false;
   }
@@ -361,7 +362,7 @@ void QueryTile::EmitSpecialWeights(std::int64_t row, std::byte* target) const {
 }
 
 void QueryTile::EmitRow(OutputKind kind, std::int64_t row, std::int64_t key, std::int64_t columns, float* target) {
-  std::copy_n(scores_ + row * kKeyTileColumns, columns, target);
+  std::copy_n(scores_ + row * kTileStride, columns, target);
   const std::int64_t index = plan_.RowIndex(b_, h_, first_row_ + row);
   switch (kind) {
     case OutputKind::kWeights:

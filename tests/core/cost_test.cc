@@ -40,7 +40,7 @@ TEST(Cost, NamesTheTiledModesMemory) {
   inputs.outputs = {OutputKind::kWeights, OutputKind::kLse};
   const Cost cost = EstimateCost(Made(inputs)).value();
   EXPECT_EQ(cost.input_bytes, 2 * 6 * 130 * 40 * 4 + 2 * 3 * 300 * 40 * 4 + 2 * 3 * 300 * 24 * 2);
-  EXPECT_EQ(cost.packed_k_bytes, 2 * 3 * 512 * 40 * 4);  // 300 keys fill two tiles of 256
+  EXPECT_EQ(cost.packed_k_bytes, 2 * 3 * 544 * 40 * 4);  // 300 keys fill two tiles of 256, whose rows are 272 apart
   EXPECT_EQ(cost.packed_v_bytes, 2 * 3 * 300 * 24 * 4);
   EXPECT_EQ(cost.projected_bytes, 0);
   EXPECT_EQ(cost.row_state_bytes, 8 * 2 * 6 * 130);
@@ -100,6 +100,9 @@ TEST(Cost, ReferenceModeIsChargedWhatTheReferenceAllocates) {
   EXPECT_EQ(cost.packed_k_bytes, 0);
   EXPECT_EQ(cost.packed_v_bytes, 0);
   EXPECT_EQ(cost.row_state_bytes, 0);
+  inputs.projection->w_o = Shaped({24, 7});
+  EXPECT_EQ(EstimateCost(Made(inputs))->projected_bytes, 2 * 30 * (32 + 16 + 12 + 24) * 8);  // and what w_o multiplies
+  inputs.projection->w_o.reset();
   inputs.options.rotary.emplace().rotary_dim = 4;
   EXPECT_EQ(EstimateCost(Made(inputs))->projected_bytes, 2 * 30 * (2 * 32 + 2 * 16 + 12) * 8);
   EXPECT_EQ(EstimateCost(Made(inputs))->projected_bytes, Reference::PreparedBytes(Made(inputs)));
