@@ -93,7 +93,7 @@ struct Rotary {
 
 // What a server will not even look at further. Each is RESOURCE_EXHAUSTED with the flag that sets it.
 struct ProblemLimits {
-  std::int64_t sequence_heads_max = std::int64_t{1} << 24;  // B * Hq, flag sequence_heads_max
+  std::int64_t sequence_heads_max = std::int64_t{1} << 21;  // B * Hq, flag sequence_heads_max
   std::int64_t rows_max = std::int64_t{1} << 28;            // B * Hq * (Nq + Nk), flag rows_max
   std::int64_t width_max = std::int64_t{1} << 20;           // each of d_k, d_v, d_model and d_out, flag width_max
 };

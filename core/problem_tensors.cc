@@ -182,7 +182,7 @@ absl::Status ResolveProjection(const ProblemInputs& inputs, Problem& problem) {
         ResolveLinear("o", given.w_o, given.b_o, given.weights_transposed, *heads_width, "Hq * d_v", problem, o));
     problem.d_out = o.out;
   }
-  problem.projection = std::move(projection);
+  problem.projection = projection;
 
   // Views of projected values have no data; their shapes must still be countable.
   const std::int64_t batch = problem.batch;

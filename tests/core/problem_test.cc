@@ -419,10 +419,10 @@ TEST(Problem, WhatCannotFitALimitNamesNeedAllowanceAndFlag) {
   // No bytes at all, but 2^40 lengths and offsets if anyone allocated them.
   const std::int64_t huge = std::int64_t{1} << 40;
   EXPECT_EQ(refused(ShapedInputs({huge, 1, 0, 64}, {huge, 1, 0, 64}, {huge, 1, 0, 64})),
-            "problem: B * Hq = 1099511627776, allowed 16777216 (flag sequence_heads_max)");
+            "problem: B * Hq = 1099511627776, allowed 2097152 (flag sequence_heads_max)");
   EXPECT_EQ(refused(ShapedInputs({1, 1, huge, 1}, {1, 1, 1, 1}, {1, 1, 1, 1})),
             "problem: B * Hq * (Nq + Nk) = 1099511627777, allowed 268435456 (flag rows_max)");
-  EXPECT_EQ(refused(ShapedInputs({1, 1 << 24, 1, 1}, {1, 1, huge, 1}, {1, 1, huge, 1})),
+  EXPECT_EQ(refused(ShapedInputs({1, 1 << 21, 1, 1}, {1, 1, huge, 1}, {1, 1, huge, 1})),
             "problem: B * Hq * (Nq + Nk) = more than 2^63, allowed 268435456 (flag rows_max)");
   EXPECT_EQ(refused(ShapedInputs({1, 1, 1, huge}, {1, 1, 1, huge}, {1, 1, 1, 1})),
             "problem: d_k = 1099511627776, allowed 1048576 (flag width_max)");
