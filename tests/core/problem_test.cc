@@ -422,7 +422,7 @@ TEST(Problem, WhatCannotFitALimitNamesNeedAllowanceAndFlag) {
             "problem: B * Hq = 1099511627776, allowed 2097152 (flag sequence_heads_max)");
   EXPECT_EQ(refused(ShapedInputs({1, 1, huge, 1}, {1, 1, 1, 1}, {1, 1, 1, 1})),
             "problem: B * Hq * (Nq + Nk) = 1099511627777, allowed 268435456 (flag rows_max)");
-  EXPECT_EQ(refused(ShapedInputs({1, 1 << 21, 1, 1}, {1, 1, huge, 1}, {1, 1, huge, 1})),
+  EXPECT_EQ(refused(ShapedInputs({1, 1 << 21, 1, 1}, {1, 1, 8 * huge, 1}, {1, 1, 8 * huge, 1})),
             "problem: B * Hq * (Nq + Nk) = more than 2^63, allowed 268435456 (flag rows_max)");
   EXPECT_EQ(refused(ShapedInputs({1, 1, 1, huge}, {1, 1, 1, huge}, {1, 1, 1, 1})),
             "problem: d_k = 1099511627776, allowed 1048576 (flag width_max)");
