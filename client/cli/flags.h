@@ -1,0 +1,77 @@
+// Flags that commands share, and what they become.
+// Thread rule: one thread.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include "absl/strings/string_view.h"
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/client.h"
+
+namespace attnd::client {
+
+// A mistake on the command line: exit code 2.
+absl::Status UsageError(absl::string_view message);
+bool IsUsageError(const absl::Status& status);
+
+// "1,2,3". The error names the flag.
+absl::StatusOr<std::vector<std::int64_t>> ParseIntegers(absl::string_view flag, absl::string_view text);
+absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view flag, absl::string_view text);
+
+struct ServerFlags {
+  std::string server = "127.0.0.1:50051";
+  std::int64_t timeout_ms = 60000;
+
+  void AddTo(CLI::App& app);
+  absl::StatusOr<std::unique_ptr<Client>> Connect() const;
+  // Adds what to do about it where the code says so.
+  absl::Status Explain(const absl::Status& status) const;
+};
+
+// B, Hq/Hkv, Nq, Nk, d_k/d_v.
+struct ShapeFlag {
+  std::int64_t batch = 1, q_heads = 1, kv_heads = 1, nq = 0, nk = 0, d_k = 0, d_v = 0;
+
+  // "B,H,N,d" or "B,H,Nq,Nk,d"; H may be "Hq/Hkv", d may be "d_k/d_v".
+  static absl::StatusOr<ShapeFlag> Parse(absl::string_view flag, absl::string_view text);
+};
+
+// Options of a problem by name, without tensors.
+struct OptionFlags {
+  std::optional<double> scale, softcap;
+  bool causal = false;
+  std::optional<std::int64_t> window_left, window_right;
+  std::string q_offset, q_len, kv_len, lengths, alibi_slopes, sinks;
+  std::string layout, output_dtype, mode;
+  std::string rotary_style;
+  std::int64_t rotary_dim = 0;
+  std::optional<double> rope_base;
+
+  void AddTo(CLI::App& app);
+  absl::StatusOr<v1::Layout> Layout() const;
+  // Lists of one value are repeated to `batch`; rotary_dim 0 means `d_k`.
+  absl::Status Apply(std::int64_t batch, std::int64_t d_k, v1::Options* options) const;
+};
+
+// A whole problem: tensors from files, and its options.
+struct ProblemFlags {
+  std::string q, k, v, x, npz;
+  std::string w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o;
+  std::string mask, bias, q_positions, k_positions;
+  std::int64_t q_heads = 1;
+  std::optional<std::int64_t> kv_heads;
+  bool weights_transposed = false;
+  std::string wire_dtype;
+  OptionFlags options;
+
+  void AddTo(CLI::App& app);
+  // Whether any tensor was named.
+  bool AnyInput() const;
+  absl::StatusOr<Problem> Load() const;
+};
+
+}  // namespace attnd::client

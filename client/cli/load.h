@@ -1,0 +1,35 @@
+// A closed loop of calls: each of several workers asks again as soon as its answer is there.
+// Thread rule: RunLoad starts and joins its own threads.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/cli/flags.h"
+#include "client/cli/histogram.h"
+
+namespace attnd::client {
+
+struct LoadOptions {
+  std::int64_t concurrency = 1;
+  absl::Duration duration = absl::Seconds(5);
+  bool stream = false;  // one open stream a worker, one problem after another
+};
+
+struct LoadResult {
+  double seconds = 0;          // from the first counted call's start to the last one's end
+  std::int64_t requests = 0;   // answered
+  std::int64_t refused = 0;    // RESOURCE_EXHAUSTED: the server protects itself
+  std::map<absl::StatusCode, std::int64_t> failed;
+  absl::Status first_failure;  // OK when nothing failed
+  Histogram latency_ns;        // of the answered
+  double flops = 0, bytes = 0, queue_us = 0, compute_us = 0;  // sums over the answered
+  void Merge(const LoadResult& other);
+};
+
+// Every worker has a connection of its own and makes one call that is not counted. An error only when a worker cannot connect.
+absl::StatusOr<LoadResult> RunLoad(const ServerFlags& server, const Problem& problem, const LoadOptions& options);
+
+}  // namespace attnd::client

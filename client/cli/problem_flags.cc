@@ -1,0 +1,162 @@
+// Tensors from files, by flags or by name from an .npz.
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/flags.h"
+#include "client/npy.h"
+#include "client/npz.h"
+
+namespace attnd::client {
+
+namespace {
+
+// Reads tensors by role, from the flag's file where one is given, else from the .npz by name in any case.
+class TensorSource {
+ public:
+  explicit TensorSource(std::string wire_dtype) : wire_dtype_(std::move(wire_dtype)) {}
+
+  absl::Status OpenNpz(const std::string& path) {
+    absl::StatusOr<NpzFile> file = NpzFile::Open(path);
+    if (!file.ok()) return file.status();
+    npz_.emplace(*std::move(file));
+    for (const std::string& name : npz_->names()) names_.emplace(absl::AsciiStrToLower(name), name);
+    return absl::OkStatus();
+  }
+
+  bool Has(const std::string& path, const std::string& role) const { return !path.empty() || names_.count(role) > 0; }
+
+  // Nothing when neither is there. `converted` tensors take the dtype of --wire_dtype.
+  absl::StatusOr<std::optional<Array>> Read(const std::string& path, const std::string& role, bool converted) {
+    if (!Has(path, role)) return std::nullopt;
+    absl::StatusOr<Array> array = path.empty() ? npz_->Load(names_.at(role)) : ReadNpy(path);
+    if (!array.ok()) return array.status();
+    if (converted && !wire_dtype_.empty()) {
+      const absl::StatusOr<DType> dtype = DTypeByName(wire_dtype_);
+      if (!dtype.ok()) return UsageError(absl::StrCat("--wire_dtype: ", dtype.status().message()));
+      array = Convert(*std::move(array), *dtype);
+      if (!array.ok()) return absl::InvalidArgumentError(absl::StrCat(role, ": ", array.status().message()));
+    }
+    return std::optional<Array>(*std::move(array));
+  }
+
+  absl::StatusOr<Array> Need(const std::string& path, const std::string& role) {
+    absl::StatusOr<std::optional<Array>> array = Read(path, role, true);
+    if (!array.ok()) return array.status();
+    if (!*array) return UsageError(absl::StrCat("--", role, " is missing: give it a .npy file, or an array '", role, "' in --npz"));
+    return **std::move(array);
+  }
+
+ private:
+  std::string wire_dtype_;
+  std::optional<NpzFile> npz_;
+  std::map<std::string, std::string> names_;  // in small letters -> in the file
+};
+
+absl::StatusOr<Problem> LoadProjected(const ProblemFlags& flags, TensorSource& source) {
+  v1::Projection projection;
+  projection.set_q_heads(flags.q_heads);
+  projection.set_kv_heads(flags.kv_heads.value_or(flags.q_heads));
+  projection.set_weights_transposed(flags.weights_transposed);
+  struct Role {
+    const char* name;
+    const std::string& path;
+    v1::Tensor* (v1::Projection::*field)();
+    bool needed;
+  };
+  const Role roles[] = {{"w_q", flags.w_q, &v1::Projection::mutable_w_q, true},
+                        {"w_k", flags.w_k, &v1::Projection::mutable_w_k, true},
+                        {"w_v", flags.w_v, &v1::Projection::mutable_w_v, true},
+                        {"b_q", flags.b_q, &v1::Projection::mutable_b_q, false},
+                        {"b_k", flags.b_k, &v1::Projection::mutable_b_k, false},
+                        {"b_v", flags.b_v, &v1::Projection::mutable_b_v, false},
+                        {"w_o", flags.w_o, &v1::Projection::mutable_w_o, false},
+                        {"b_o", flags.b_o, &v1::Projection::mutable_b_o, false}};
+  for (const Role& role : roles) {
+    if (!role.needed && !source.Has(role.path, role.name)) continue;
+    absl::StatusOr<Array> array = source.Need(role.path, role.name);
+    if (!array.ok()) return array.status();
+    *(projection.*role.field)() = ToTensor(*std::move(array));
+  }
+  absl::StatusOr<Array> x = source.Need(flags.x, "x");
+  if (!x.ok()) return x.status();
+  return Problem::FromX(*std::move(x), std::move(projection));
+}
+
+absl::StatusOr<Problem> LoadQkv(const ProblemFlags& flags, TensorSource& source) {
+  absl::StatusOr<Array> q = source.Need(flags.q, "q");
+  if (!q.ok()) return q.status();
+  absl::StatusOr<Array> k = source.Need(flags.k, "k");
+  if (!k.ok()) return k.status();
+  absl::StatusOr<Array> v = source.Need(flags.v, "v");
+  if (!v.ok()) return v.status();
+  const absl::StatusOr<v1::Layout> layout = flags.options.Layout();
+  if (!layout.ok()) return layout.status();
+  return Problem::FromQkv(*std::move(q), *std::move(k), *std::move(v), *layout);
+}
+
+}  // namespace
+
+void ProblemFlags::AddTo(CLI::App& app) {
+  const std::string group = "Tensors (.npy files)";
+  app.add_option("--q", q, "queries [B,Hq,Nq,d_k], [B,N,d] or [N,d]")->group(group);
+  app.add_option("--k", k, "keys")->group(group);
+  app.add_option("--v", v, "values")->group(group);
+  app.add_option("--x", x, "instead of q, k, v: [B,N,d_model] or [N,d_model], with the weights below")->group(group);
+  app.add_option("--w_q", w_q, "[d_model, Hq*d_k]")->group(group);
+  app.add_option("--w_k", w_k, "[d_model, Hkv*d_k]")->group(group);
+  app.add_option("--w_v", w_v, "[d_model, Hkv*d_v]")->group(group);
+  app.add_option("--b_q", b_q, "bias of w_q")->group(group);
+  app.add_option("--b_k", b_k, "bias of w_k")->group(group);
+  app.add_option("--b_v", b_v, "bias of w_v")->group(group);
+  app.add_option("--w_o", w_o, "[Hq*d_v, d_out]")->group(group);
+  app.add_option("--b_o", b_o, "bias of w_o")->group(group);
+  app.add_option("--npz", npz, "one file with arrays of these names, in any case; x is taken before q, k, v")->group(group);
+  app.add_option("--q_heads", q_heads, "heads that x is projected to")->capture_default_str()->group(group);
+  app.add_option("--kv_heads", kv_heads, "default: q_heads")->group(group);
+  app.add_flag("--weights_transposed", weights_transposed, "weights are [out, in], as PyTorch keeps them")->group(group);
+  app.add_option("--wire_dtype", wire_dtype, "convert tensors to this before sending, as float16")->group(group);
+  app.add_option("--mask", mask, "bool, broadcast from the right to [B,Hq,Nq,Nk]; true = may see")->group(group);
+  app.add_option("--bias", bias, "float, likewise, added to the scores")->group(group);
+  app.add_option("--q_positions", q_positions, "[B,Nq] int64, for rotary embedding")->group(group);
+  app.add_option("--k_positions", k_positions, "[B,Nk] int64, for rotary embedding")->group(group);
+  options.AddTo(app);
+}
+
+bool ProblemFlags::AnyInput() const { return !(q.empty() && k.empty() && v.empty() && x.empty() && npz.empty()); }
+
+absl::StatusOr<Problem> ProblemFlags::Load() const {
+  TensorSource source(wire_dtype);
+  if (!npz.empty()) {
+    const absl::Status status = source.OpenNpz(npz);
+    if (!status.ok()) return status;
+  }
+  if (!x.empty() && !q.empty()) return UsageError("--x and --q exclude each other");
+  const bool projected = !x.empty() || (q.empty() && source.Has("", "x"));
+  absl::StatusOr<Problem> problem = projected ? LoadProjected(*this, source) : LoadQkv(*this, source);
+  if (!problem.ok()) return problem;
+  const v1::AttendRequest& request = problem->request();
+  const std::int64_t batch = projected ? request.x().shape(0) : request.q().shape(0);
+  const std::int64_t d_k = projected ? (request.projection().w_q().shape_size() == 2 && q_heads > 0
+                                            ? request.projection().w_q().shape(weights_transposed ? 0 : 1) / q_heads
+                                            : 0)
+                                     : request.q().shape(3);
+  const absl::Status applied = options.Apply(batch, d_k, &problem->options());
+  if (!applied.ok()) return applied;
+  absl::StatusOr<std::optional<Array>> tensor = source.Read(mask, "mask", false);
+  if (!tensor.ok()) return tensor.status();
+  if (*tensor) problem->SetMask(**std::move(tensor));
+  tensor = source.Read(bias, "bias", false);
+  if (!tensor.ok()) return tensor.status();
+  if (*tensor) problem->SetBias(**std::move(tensor));
+  for (const auto& [path, role] : {std::pair(q_positions, "q_positions"), std::pair(k_positions, "k_positions")}) {
+    tensor = source.Read(path, role, false);
+    if (!tensor.ok()) return tensor.status();
+    if (!*tensor) continue;
+    v1::Rotary& rotary = *problem->options().mutable_rotary();
+    *(role[0] == 'q' ? rotary.mutable_q_positions() : rotary.mutable_k_positions()) = ToTensor(**std::move(tensor));
+  }
+  return problem;
+}
+
+}  // namespace attnd::client

@@ -1,0 +1,152 @@
+#include "client/client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "attnd/v1/attention.grpc.pb.h"
+#include "client/stream_impl.h"
+#include "client/wire.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+
+namespace attnd::client {
+
+namespace {
+
+// Protobuf cannot serialise more.
+constexpr std::int64_t kMessageBytesMax = std::numeric_limits<std::int32_t>::max();
+
+absl::StatusOr<Answer> ToAnswer(const Problem& problem, v1::AttendResponse response) {
+  Answer answer;
+  const auto take = [&](v1::OutputKind kind, v1::Tensor tensor) -> absl::StatusOr<Array> {
+    absl::StatusOr<Array> array = ToArray(std::move(tensor));
+    if (!array.ok()) return array;
+    absl::StatusOr<std::vector<std::int64_t>> shape = problem.InCallersRank(kind, array->shape);
+    if (!shape.ok()) return shape.status();
+    array->shape = *std::move(shape);
+    return array;
+  };
+  absl::StatusOr<Array> output = take(v1::OUTPUT_KIND_OUTPUT, std::move(*response.mutable_output()));
+  if (!output.ok()) return output.status();
+  answer.output = *std::move(output);
+  for (v1::NamedTensor& extra : *response.mutable_extras()) {
+    absl::StatusOr<Array> array = take(extra.kind(), std::move(*extra.mutable_tensor()));
+    if (!array.ok()) return array.status();
+    answer.extras.emplace_back(extra.kind(), *std::move(array));
+  }
+  answer.statistics = response.statistics();
+  return answer;
+}
+
+}  // namespace
+
+const Array* Answer::Find(v1::OutputKind kind) const {
+  if (kind == v1::OUTPUT_KIND_OUTPUT) return &output;
+  for (const auto& [extra, array] : extras) {
+    if (extra == kind) return &array;
+  }
+  return nullptr;
+}
+
+struct Client::Impl {
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::AttentionService::Stub> attention;
+  std::unique_ptr<grpc::health::v1::Health::Stub> health;
+  ClientOptions options;
+
+  absl::Time Deadline(const CallOptions& call) const { return absl::Now() + call.timeout.value_or(options.timeout); }
+  // One unary call with its deadline.
+  template <typename Response, typename Call>
+  absl::StatusOr<Response> Unary(const CallOptions& call_options, const Call& call) const {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(Deadline(call_options)));
+    Response response;
+    const grpc::Status status = call(&context, &response);
+    if (!status.ok()) return FromGrpc(status);
+    return response;
+  }
+};
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::~Client() = default;
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& target, const ClientOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  // Two clients are two connections, even to the same target.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetUserAgentPrefix(absl::StrCat("attn/", ATTND_VERSION));
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  impl->channel = grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  const absl::Time deadline = absl::Now() + std::min(options.connect_timeout, options.timeout);
+  grpc_connectivity_state state = impl->channel->GetState(/*try_to_connect=*/true);
+  while (state != GRPC_CHANNEL_READY) {
+    // A refused connection is an answer: whoever starts a server and a client together waits by asking again.
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
+      return absl::UnavailableError(absl::StrCat("no server answers at ", target));
+    }
+    if (!impl->channel->WaitForStateChange(state, absl::ToChronoTime(deadline))) {
+      return absl::UnavailableError(absl::StrCat("no server answered at ", target, " in time"));
+    }
+    state = impl->channel->GetState(true);
+  }
+  impl->attention = v1::AttentionService::NewStub(impl->channel);
+  impl->health = grpc::health::v1::Health::NewStub(impl->channel);
+  return std::unique_ptr<Client>(new Client(std::move(impl)));
+}
+
+absl::StatusOr<Answer> Client::Attend(const Problem& problem, const CallOptions& options) {
+  if (problem.request_bytes() > kMessageBytesMax - (1 << 20)) {
+    return absl::ResourceExhaustedError(absl::StrCat("the tensors have ", problem.request_bytes(),
+                                                     " bytes, more than one message can hold; send them over a stream"));
+  }
+  absl::StatusOr<v1::AttendResponse> response = impl_->Unary<v1::AttendResponse>(
+      options, [&](grpc::ClientContext* context, v1::AttendResponse* reply) {
+        return impl_->attention->Attend(context, problem.request(), reply);
+      });
+  if (!response.ok()) return response.status();
+  return ToAnswer(problem, *std::move(response));
+}
+
+std::unique_ptr<Stream> Client::OpenStream(const CallOptions& options) {
+  return std::unique_ptr<Stream>(new Stream(std::make_unique<Stream::Impl>(
+      *impl_->attention, impl_->Deadline(options), impl_->options.piece_bytes, /*last=*/false)));
+}
+
+absl::StatusOr<Answer> Client::AttendStream(const Problem& problem, const StreamCall& call, const CallOptions& options) {
+  return Stream::Impl(*impl_->attention, impl_->Deadline(options), impl_->options.piece_bytes, /*last=*/true)
+      .Attend(problem, call);
+}
+
+absl::StatusOr<v1::PlanResponse> Client::Plan(const v1::PlanRequest& request, const CallOptions& options) {
+  v1::PlanRequest bare;
+  *bare.mutable_problem() = Split(request.problem()).header;
+  bare.set_layers(request.layers());
+  return impl_->Unary<v1::PlanResponse>(options, [&](grpc::ClientContext* context, v1::PlanResponse* reply) {
+    return impl_->attention->Plan(context, bare, reply);
+  });
+}
+
+absl::StatusOr<v1::InfoResponse> Client::Info(const CallOptions& options) {
+  return impl_->Unary<v1::InfoResponse>(options, [&](grpc::ClientContext* context, v1::InfoResponse* reply) {
+    return impl_->attention->Info(context, {}, reply);
+  });
+}
+
+absl::StatusOr<bool> Client::Health(const std::string& service, const CallOptions& options) {
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  const absl::StatusOr<grpc::health::v1::HealthCheckResponse> response =
+      impl_->Unary<grpc::health::v1::HealthCheckResponse>(
+          options, [&](grpc::ClientContext* context, grpc::health::v1::HealthCheckResponse* reply) {
+            return impl_->health->Check(context, request, reply);
+          });
+  if (!response.ok()) return response.status();
+  return response->status() == grpc::health::v1::HealthCheckResponse::SERVING;
+}
+
+}  // namespace attnd::client

@@ -1,0 +1,104 @@
+// The attnd client: connect once, then ask for attention from any number of threads.
+//
+//   auto client = Client::Connect("127.0.0.1:50051");
+//   auto problem = Problem::FromQkv(q, k, v);
+//   problem->options().set_causal(true);
+//   auto answer = (*client)->Attend(*problem);   // answer->output has q's rank
+//
+// Errors keep the server's code and words. No call is made without a deadline.
+// Thread rule: a Client may be used from any thread; a Stream from one at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "attnd/v1/attention.pb.h"
+#include "client/array.h"
+#include "client/problem.h"
+
+namespace attnd::client {
+
+struct ClientOptions {
+  absl::Duration timeout = absl::Seconds(60);         // of a call that gives none
+  absl::Duration connect_timeout = absl::Seconds(5);  // cut by timeout
+  std::int64_t piece_bytes = 1 << 20;                 // most tensor bytes in one message of a stream
+};
+
+struct CallOptions {
+  std::optional<absl::Duration> timeout;
+};
+
+// What comes back, in the rank of the problem's arrays.
+struct Answer {
+  Array output;
+  std::vector<std::pair<v1::OutputKind, Array>> extras;  // what was asked for beside it, in that order
+  v1::Statistics statistics;
+
+  // Null when it was not asked for or went to on_block.
+  const Array* Find(v1::OutputKind kind) const;
+};
+
+// One call on a stream.
+struct StreamCall {
+  // Outputs that are handed over block by block instead of being held: memory stays that of one block.
+  std::vector<v1::OutputKind> by_block;
+  // Takes those blocks in the order they come, which is the order of no output. An error ends the call with it.
+  std::function<absl::Status(const v1::Block&)> on_block;
+  // Tensor bytes sent and received so far; called from both the sending and the receiving thread, never at once.
+  std::function<void(std::int64_t sent, std::int64_t received)> on_progress;
+};
+
+// An open AttendStream that carries one problem after another, sending while it reads.
+class Stream {
+ public:
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  // A problem's own error leaves the stream usable; any other error is the stream's last (`alive` turns false).
+  absl::StatusOr<Answer> Attend(const Problem& problem, const StreamCall& call = {});
+  bool alive() const;
+
+ private:
+  friend class Client;
+  struct Impl;
+  explicit Stream(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+class Client {
+ public:
+  // `target` is host:port or unix:path. UNAVAILABLE when nothing answers within connect_timeout.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& target, const ClientOptions& options = {});
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // One message each way: for problems and answers up to a few MiB.
+  absl::StatusOr<Answer> Attend(const Problem& problem, const CallOptions& options = {});
+  // The same over a stream: tensors of any size, in pieces.
+  absl::StatusOr<Answer> AttendStream(const Problem& problem, const StreamCall& call = {}, const CallOptions& options = {});
+  // For many problems one after another. The timeout is the whole stream's.
+  std::unique_ptr<Stream> OpenStream(const CallOptions& options = {});
+
+  // What the problem would cost. Only dtypes and shapes are sent, whether or not tensors hold bytes.
+  absl::StatusOr<v1::PlanResponse> Plan(const v1::PlanRequest& request, const CallOptions& options = {});
+  absl::StatusOr<v1::InfoResponse> Info(const CallOptions& options = {});
+  // Whether `service` (empty: the whole server) is serving. NOT_FOUND for a service the server does not have.
+  absl::StatusOr<bool> Health(const std::string& service = "", const CallOptions& options = {});
+
+ private:
+  struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace attnd::client

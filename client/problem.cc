@@ -1,0 +1,234 @@
+#include "client/problem.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace attnd::client {
+
+namespace {
+
+std::vector<std::int64_t> Shape(const v1::Tensor& tensor) { return {tensor.shape().begin(), tensor.shape().end()}; }
+
+// B, Hq, Hkv, Nq, Nk, d_k, d_v of a request; d_out is 0 without w_o.
+struct Sizes {
+  std::int64_t batch = 0, q_heads = 0, kv_heads = 0, q_rows = 0, kv_rows = 0, d_k = 0, d_v = 0, d_out = 0;
+};
+
+absl::StatusOr<Sizes> SizesOf(const v1::AttendRequest& request) {
+  Sizes sizes;
+  if (request.has_x()) {
+    const v1::Projection& projection = request.projection();
+    const auto columns = [&](const v1::Tensor& weight) -> std::int64_t {
+      return weight.shape_size() == 2 ? weight.shape(projection.weights_transposed() ? 0 : 1) : 0;
+    };
+    if (request.x().shape_size() != 3 || projection.q_heads() < 1 || projection.kv_heads() < 1) {
+      return absl::InvalidArgumentError("x or projection has no usable shape");
+    }
+    sizes.batch = request.x().shape(0);
+    sizes.q_rows = sizes.kv_rows = request.x().shape(1);
+    sizes.q_heads = projection.q_heads();
+    sizes.kv_heads = projection.kv_heads();
+    sizes.d_k = columns(projection.w_q()) / sizes.q_heads;
+    sizes.d_v = columns(projection.w_v()) / sizes.kv_heads;
+    if (projection.has_w_o()) sizes.d_out = columns(projection.w_o());
+    return sizes;
+  }
+  const v1::Tensor &q = request.q(), &k = request.k(), &v = request.v();
+  if (q.shape_size() != 4 || k.shape_size() != 4 || v.shape_size() != 4) {
+    return absl::InvalidArgumentError("q, k and v are not of rank 4");
+  }
+  const bool bnhd = request.options().layout() == v1::LAYOUT_BNHD;
+  const int heads = bnhd ? 2 : 1, rows = bnhd ? 1 : 2;
+  sizes.batch = q.shape(0);
+  sizes.q_heads = q.shape(heads);
+  sizes.q_rows = q.shape(rows);
+  sizes.d_k = q.shape(3);
+  sizes.kv_heads = k.shape(heads);
+  sizes.kv_rows = k.shape(rows);
+  sizes.d_v = v.shape(3);
+  return sizes;
+}
+
+}  // namespace
+
+v1::Tensor ToTensor(Array array) {
+  v1::Tensor tensor;
+  tensor.set_dtype(static_cast<v1::DataType>(array.dtype));
+  tensor.mutable_shape()->Assign(array.shape.begin(), array.shape.end());
+  *tensor.mutable_data() = std::move(array.bytes);
+  return tensor;
+}
+
+absl::StatusOr<Array> ToArray(v1::Tensor tensor) {
+  Array array{static_cast<DType>(tensor.dtype()), Shape(tensor), {}};
+  if (tensor.dtype() < v1::DATA_TYPE_FLOAT32 || tensor.dtype() > v1::DATA_TYPE_INT64) {
+    return absl::InternalError(absl::StrCat("the server answered in dtype ", tensor.dtype(), ", which this client does not know"));
+  }
+  const absl::StatusOr<std::int64_t> bytes = ByteCount(array.dtype, array.shape);
+  if (!bytes.ok() || *bytes != static_cast<std::int64_t>(tensor.data().size())) {
+    return absl::InternalError(absl::StrCat("the server answered ", tensor.data().size(), " bytes for ", Name(array.dtype),
+                                            " ", ShapeText(array.shape)));
+  }
+  array.bytes = std::move(*tensor.mutable_data());
+  return array;
+}
+
+std::string Name(v1::OutputKind kind) {
+  const std::string name = v1::OutputKind_Name(kind);
+  return absl::AsciiStrToLower(absl::StripPrefix(name, "OUTPUT_KIND_"));
+}
+
+absl::StatusOr<Problem> Problem::FromQkv(Array q, Array k, Array v, v1::Layout layout) {
+  const std::size_t rank = q.shape.size();
+  const bool bnhd = layout == v1::LAYOUT_BNHD;
+  Problem problem;
+  if (rank == 2) problem.dropped_ = "BH";
+  if (rank == 3) problem.dropped_ = "H";
+  const std::pair<const char*, Array*> fields[] = {{"q", &q}, {"k", &k}, {"v", &v}};
+  for (const auto& [name, array] : fields) {
+    std::vector<std::int64_t>& shape = array->shape;
+    if (shape.size() < 2 || shape.size() > 4 || shape.size() != rank) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, ": shape ", ShapeText(shape), ", expected ",
+          rank < 2 || rank > 4 ? std::string("rank 2 [N,d], 3 [B,N,d] or 4 [B,H,N,d]") : absl::StrCat("rank ", rank, " as in q")));
+    }
+    if (rank == 2) shape.insert(shape.begin(), 1);
+    if (rank < 4) shape.insert(shape.begin() + (bnhd ? 2 : 1), 1);
+  }
+  *problem.request_.mutable_q() = ToTensor(std::move(q));
+  *problem.request_.mutable_k() = ToTensor(std::move(k));
+  *problem.request_.mutable_v() = ToTensor(std::move(v));
+  problem.options().set_layout(layout);
+  return problem;
+}
+
+absl::StatusOr<Problem> Problem::FromX(Array x, v1::Projection projection) {
+  Problem problem;
+  if (x.shape.size() != 2 && x.shape.size() != 3) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("x: shape ", ShapeText(x.shape), ", expected rank 2 [N,d_model] or 3 [B,N,d_model]"));
+  }
+  if (x.shape.size() == 2) {
+    problem.dropped_ = "B";
+    x.shape.insert(x.shape.begin(), 1);
+  }
+  *problem.request_.mutable_x() = ToTensor(std::move(x));
+  *problem.request_.mutable_projection() = std::move(projection);
+  return problem;
+}
+
+Array Problem::WithHeadDimension(Array broadcast) const {
+  if (dropped_ == "H" && broadcast.shape.size() == 3) broadcast.shape.insert(broadcast.shape.begin() + 1, 1);
+  return broadcast;
+}
+
+void Problem::SetMask(Array mask) { *options().mutable_mask() = ToTensor(WithHeadDimension(std::move(mask))); }
+void Problem::SetBias(Array bias) { *options().mutable_bias() = ToTensor(WithHeadDimension(std::move(bias))); }
+
+void Problem::Want(v1::OutputKind kind) {
+  if (kind != v1::OUTPUT_KIND_OUTPUT && !Wants(kind)) request_.add_outputs(kind);
+}
+
+bool Problem::Wants(v1::OutputKind kind) const {
+  return kind == v1::OUTPUT_KIND_OUTPUT || std::count(request_.outputs().begin(), request_.outputs().end(), kind) > 0;
+}
+
+std::int64_t Problem::request_bytes() const {
+  const v1::Projection& p = request_.projection();
+  const v1::Options& o = request_.options();
+  std::int64_t bytes = 0;
+  for (const v1::Tensor* tensor :
+       {&request_.q(), &request_.k(), &request_.v(), &request_.x(), &p.w_q(), &p.w_k(), &p.w_v(), &p.b_q(), &p.b_k(), &p.b_v(),
+        &p.w_o(), &p.b_o(), &o.mask(), &o.bias(), &o.rotary().q_positions(), &o.rotary().k_positions()}) {
+    bytes += static_cast<std::int64_t>(tensor->data().size());
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::int64_t> Problem::reply_bytes() const {
+  const v1::Tensor& first = request_.has_x() ? request_.x() : request_.q();
+  const v1::DataType out = request_.options().output_dtype() != 0 ? request_.options().output_dtype() : first.dtype();
+  std::int64_t bytes = 0;
+  std::vector<v1::OutputKind> kinds = {v1::OUTPUT_KIND_OUTPUT};
+  for (const int kind : request_.outputs()) kinds.push_back(static_cast<v1::OutputKind>(kind));
+  for (const v1::OutputKind kind : kinds) {
+    const absl::StatusOr<OutputLayout> layout = LayoutOf(kind);
+    if (!layout.ok()) return layout.status();
+    std::int64_t of_kind = 0;
+    const std::int64_t element = kind == v1::OUTPUT_KIND_OUTPUT ? ElementBytes(static_cast<DType>(out)) : 4;
+    if (__builtin_mul_overflow(layout->elements, element, &of_kind) || __builtin_add_overflow(bytes, of_kind, &bytes)) {
+      return absl::InvalidArgumentError("the answer has more bytes than fit int64");
+    }
+  }
+  return bytes;
+}
+
+absl::string_view Problem::Dimensions(v1::OutputKind kind) const {
+  if (kind == v1::OUTPUT_KIND_LSE) return "BHN";
+  if (kind != v1::OUTPUT_KIND_OUTPUT) return "BHNC";
+  if (request_.projection().has_w_o()) return "BNC";
+  return request_.options().layout() == v1::LAYOUT_BNHD ? "BNHC" : "BHNC";
+}
+
+absl::StatusOr<OutputLayout> Problem::LayoutOf(v1::OutputKind kind) const {
+  const absl::StatusOr<Sizes> sizes = SizesOf(request_);
+  if (!sizes.ok()) return sizes.status();
+  OutputLayout layout;
+  layout.batch = sizes->batch;
+  layout.heads = sizes->q_heads;
+  layout.rows = sizes->q_rows;
+  layout.columns = sizes->kv_rows;
+  if (kind == v1::OUTPUT_KIND_LSE) layout.columns = 1;
+  if (kind == v1::OUTPUT_KIND_OUTPUT) layout.columns = sizes->d_v;
+  if (kind == v1::OUTPUT_KIND_PROJECTED_Q) layout.columns = sizes->d_k;
+  if (kind == v1::OUTPUT_KIND_PROJECTED_K || kind == v1::OUTPUT_KIND_PROJECTED_V) {
+    layout.heads = sizes->kv_heads;
+    layout.rows = sizes->kv_rows;
+    layout.columns = kind == v1::OUTPUT_KIND_PROJECTED_K ? sizes->d_k : sizes->d_v;
+  }
+  if (kind == v1::OUTPUT_KIND_OUTPUT && request_.projection().has_w_o()) {
+    layout.heads = 1;
+    layout.columns = sizes->d_out;
+  }
+  const absl::string_view dimensions = Dimensions(kind);
+  std::vector<std::int64_t> shape;
+  for (const char letter : dimensions) {
+    shape.push_back(letter == 'B' ? layout.batch : letter == 'H' ? layout.heads : letter == 'N' ? layout.rows : layout.columns);
+  }
+  const absl::StatusOr<std::int64_t> elements = ElementCount(shape);
+  if (!elements.ok()) return elements.status();
+  layout.elements = *elements;
+  if (layout.elements != 0) {  // strides of an empty tensor are never used, and might overflow
+    std::int64_t step = 1;
+    for (std::size_t d = shape.size(); d-- > 0; step *= shape[d]) {
+      if (dimensions[d] == 'B') layout.batch_stride = step;
+      if (dimensions[d] == 'H') layout.head_stride = step;
+      if (dimensions[d] == 'N') layout.row_stride = step;
+    }
+  }
+  absl::StatusOr<std::vector<std::int64_t>> callers = InCallersRank(kind, shape);
+  if (!callers.ok()) return callers.status();
+  layout.shape = *std::move(callers);
+  return layout;
+}
+
+absl::StatusOr<std::vector<std::int64_t>> Problem::InCallersRank(v1::OutputKind kind,
+                                                                 const std::vector<std::int64_t>& shape) const {
+  const absl::string_view dimensions = Dimensions(kind);
+  if (shape.size() != dimensions.size()) {
+    return absl::InternalError(absl::StrCat("the server answered ", Name(kind), " of shape ", ShapeText(shape),
+                                            ", expected rank ", dimensions.size()));
+  }
+  std::vector<std::int64_t> kept;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    // One head of x's projection is kept: only dimensions that the caller's arrays lacked are dropped.
+    if (dropped_.find(dimensions[d]) == std::string::npos) kept.push_back(shape[d]);
+  }
+  return kept;
+}
+
+}  // namespace attnd::client

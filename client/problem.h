@@ -1,0 +1,73 @@
+// One attention problem as the client sends it: the wire's request, made of arrays, and where each answer's rows belong.
+//
+// Arrays of rank 2 ([N, d]: one sequence, one head) and rank 3 ([B, N, d]: one head) are taken beside [B, H, N, d]; every
+// answer comes back without the same dimensions. x may be [N, d_model] or [B, N, d_model].
+// Thread rule: a plain value; const methods may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include "absl/strings/string_view.h"
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "attnd/v1/attention.pb.h"
+#include "client/array.h"
+
+namespace attnd::client {
+
+// An array as the wire's tensor, and back. The bytes are moved.
+v1::Tensor ToTensor(Array array);
+// INTERNAL when the bytes are not what dtype and shape promise: tensors come back only from servers.
+absl::StatusOr<Array> ToArray(v1::Tensor tensor);
+
+// "weights", "scores_dot", ...: the enum's name without its prefix, in small letters.
+std::string Name(v1::OutputKind kind);
+
+// Where the rows of one output lie in its dense tensor. Strides in elements.
+struct OutputLayout {
+  std::vector<std::int64_t> shape;  // as the reply carries it, in the caller's rank
+  std::int64_t batch = 0, heads = 0, rows = 0, columns = 0;
+  std::int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
+  std::int64_t elements = 0;
+};
+
+class Problem {
+ public:
+  // q, k, v of one rank, 2 to 4; layout decides the order of dimensions at rank 4. INVALID_ARGUMENT names the field.
+  static absl::StatusOr<Problem> FromQkv(Array q, Array k, Array v, v1::Layout layout = v1::LAYOUT_UNSPECIFIED);
+  // x of rank 2 or 3; the projection's tensors are made with ToTensor.
+  static absl::StatusOr<Problem> FromX(Array x, v1::Projection projection);
+
+  // Rank 1 to 4, from the right [B, Hq, Nq, Nk]; with q of rank 3, a rank 3 mask is [B, Nq, Nk] (there is one head).
+  void SetMask(Array mask);
+  void SetBias(Array bias);
+  // Everything else: scale, causal, lengths, ... Its layout is FromQkv's.
+  v1::Options& options() { return *request_.mutable_options(); }
+  // An output beside the one that always comes. A second time changes nothing.
+  void Want(v1::OutputKind kind);
+  bool Wants(v1::OutputKind kind) const;
+
+  // What goes on the wire. Shapes are of full rank.
+  const v1::AttendRequest& request() const { return request_; }
+  // Bytes of all tensors.
+  std::int64_t request_bytes() const;
+  // Bytes of all answers, taking 4 bytes an element where the dtype is the server's choice. INVALID_ARGUMENT when the
+  // shapes contradict each other.
+  absl::StatusOr<std::int64_t> reply_bytes() const;
+
+  // INVALID_ARGUMENT when the shapes contradict each other (the server says it better: ask it first).
+  absl::StatusOr<OutputLayout> LayoutOf(v1::OutputKind kind) const;
+  // A reply's full shape without the dimensions that the caller's arrays do not have. INTERNAL when the rank is wrong.
+  absl::StatusOr<std::vector<std::int64_t>> InCallersRank(v1::OutputKind kind, const std::vector<std::int64_t>& shape) const;
+
+ private:
+  // The letters of an output's dimensions: B, H, N and C for columns.
+  absl::string_view Dimensions(v1::OutputKind kind) const;
+  Array WithHeadDimension(Array broadcast) const;
+
+  v1::AttendRequest request_;
+  std::string dropped_;  // letters of Dimensions that answers lose
+};
+
+}  // namespace attnd::client

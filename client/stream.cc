@@ -1,0 +1,171 @@
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "client/join.h"
+#include "client/stream_impl.h"
+
+namespace attnd::client {
+
+// One problem on its way through the stream.
+struct Stream::Impl::Call {
+  const Problem& problem;
+  const StreamCall& asked;
+  std::uint64_t id = 0;
+  v1::AttendStreamRequest opening = {};
+  std::vector<std::pair<std::string, const std::string*>> pieces_of = {};  // tensors that go in pieces
+  std::atomic<bool> stop{false};
+  bool closed = false;  // the closing message came
+  bool ended = false;   // the stream ended instead
+  std::mutex progress_mutex = {};
+  std::int64_t sent_bytes = 0, received_bytes = 0;  // under progress_mutex
+
+  void Progress(std::int64_t sent, std::int64_t received) {
+    if (!asked.on_progress) return;
+    const std::scoped_lock lock(progress_mutex);
+    sent_bytes += sent;
+    received_bytes += received;
+    asked.on_progress(sent_bytes, received_bytes);
+  }
+};
+
+Stream::Impl::Impl(v1::AttentionService::Stub& stub, absl::Time deadline, std::int64_t piece_bytes, bool last)
+    : piece_bytes_(std::max<std::int64_t>(piece_bytes, 1)), last_(last) {
+  context_.set_deadline(absl::ToChronoTime(deadline));
+  stream_ = stub.AttendStream(&context_);
+}
+
+Stream::Impl::~Impl() {
+  if (!alive_) return;
+  stream_->WritesDone();
+  context_.TryCancel();
+  stream_->Finish();
+}
+
+absl::Status Stream::Impl::Finish() {
+  alive_ = false;
+  const absl::Status status = FromGrpc(stream_->Finish());
+  return status.ok() ? absl::UnavailableError("the server ended the stream in the middle of a problem") : status;
+}
+
+void Stream::Impl::Send(Call& call) {
+  if (!stream_->Write(call.opening)) return;
+  v1::AttendStreamRequest message;
+  message.set_problem_id(call.id);
+  for (const auto& [path, data] : call.pieces_of) {
+    const auto size = static_cast<std::int64_t>(data->size());
+    for (std::int64_t offset = 0; offset < size; offset += piece_bytes_) {
+      if (call.stop.load(std::memory_order_relaxed)) return;
+      v1::TensorPiece& piece = *message.mutable_piece();
+      piece.set_tensor(path);
+      piece.set_offset_bytes(offset);
+      const std::int64_t bytes = std::min(piece_bytes_, size - offset);
+      piece.mutable_data()->assign(*data, static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
+      if (!stream_->Write(message)) return;
+      call.Progress(bytes, 0);
+    }
+  }
+}
+
+absl::StatusOr<Answer> Stream::Impl::Receive(Call& call) {
+  BlockPlacer placer(call.problem);
+  std::map<v1::OutputKind, Array> arrays;
+  v1::AttendStreamResponse response;
+  while (true) {
+    if (!stream_->Read(&response)) {
+      call.ended = true;
+      return absl::UnavailableError("");  // Attend asks the stream why
+    }
+    if (response.problem_id() != call.id) {
+      return absl::InternalError(absl::StrCat("the server answered problem ", response.problem_id(), ", open is ", call.id));
+    }
+    if (response.has_closing()) break;
+    const v1::Block& block = response.block();
+    const bool handed_over =
+        std::count(call.asked.by_block.begin(), call.asked.by_block.end(), block.kind()) > 0 && call.asked.on_block;
+    Array& array = arrays[block.kind()];
+    absl::Status status = placer.Place(block, [&](const OutputLayout& layout, DType dtype, Placed placed) {
+      if (handed_over) return absl::OkStatus();
+      if (array.bytes.empty()) {
+        absl::StatusOr<Array> zeros = Array::Zeros(dtype, layout.shape);
+        if (!zeros.ok()) return zeros.status();
+        array = *std::move(zeros);
+      }
+      std::memcpy(array.bytes.data() + placed.offset_bytes, placed.bytes.data(), placed.bytes.size());
+      return absl::OkStatus();
+    });
+    if (status.ok() && handed_over) status = call.asked.on_block(block);
+    if (!status.ok()) return status;
+    call.Progress(0, static_cast<std::int64_t>(block.data().size()));
+  }
+  call.closed = true;
+  const v1::ProblemClosing& closing = response.closing();
+  if (closing.has_error()) {
+    return absl::Status(static_cast<absl::StatusCode>(closing.error().code()), closing.error().message());
+  }
+  const absl::Status complete = placer.CheckComplete(closing);
+  if (!complete.ok()) return complete;
+  Answer answer;
+  answer.statistics = closing.statistics();
+  const auto take = [&](v1::OutputKind kind) -> absl::StatusOr<Array> {
+    if (!arrays[kind].bytes.empty()) return std::move(arrays[kind]);
+    // No block came: an empty output, or one whose blocks went elsewhere.
+    for (const v1::OutputShape& output : closing.outputs()) {
+      if (output.kind() != kind) continue;
+      const absl::StatusOr<OutputLayout> layout = call.problem.LayoutOf(kind);
+      if (!layout.ok()) return layout.status();
+      return Array{static_cast<DType>(output.dtype()), layout->shape, {}};
+    }
+    return absl::InternalError(absl::StrCat("the server left out ", Name(kind)));
+  };
+  absl::StatusOr<Array> output = take(v1::OUTPUT_KIND_OUTPUT);
+  if (!output.ok()) return output.status();
+  answer.output = *std::move(output);
+  for (const int kind : call.problem.request().outputs()) {
+    const auto extra = static_cast<v1::OutputKind>(kind);
+    if (call.asked.on_block && std::count(call.asked.by_block.begin(), call.asked.by_block.end(), extra) > 0) continue;
+    absl::StatusOr<Array> array = take(extra);
+    if (!array.ok()) return array.status();
+    answer.extras.emplace_back(extra, *std::move(array));
+  }
+  return answer;
+}
+
+absl::StatusOr<Answer> Stream::Impl::Attend(const Problem& problem, const StreamCall& asked) {
+  if (!alive_) return absl::FailedPreconditionError("the stream has ended; open another");
+  Call call{.problem = problem, .asked = asked, .id = next_id_++};
+  call.opening.set_problem_id(call.id);
+  if (problem.request_bytes() <= piece_bytes_) {
+    *call.opening.mutable_header() = problem.request();
+  } else {
+    SplitRequest split = Split(problem.request());
+    *call.opening.mutable_header() = std::move(split.header);
+    call.pieces_of = std::move(split.tensors);
+  }
+  std::thread sender;
+  if (call.pieces_of.empty()) {
+    Send(call);
+  } else {
+    sender = std::thread([&] { Send(call); });
+  }
+  absl::StatusOr<Answer> answer = Receive(call);
+  call.stop.store(true, std::memory_order_relaxed);
+  // Only a closing message leaves the stream in a known state. A refusal may come while pieces are still on their way:
+  // the server drops them, but where no other problem follows nobody needs to wait for that.
+  if (!call.closed || (last_ && !answer.ok())) context_.TryCancel();
+  if (sender.joinable()) sender.join();
+  if (call.ended) return Finish();
+  if (!call.closed) Finish().IgnoreError();
+  return answer;
+}
+
+Stream::Stream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Stream::~Stream() = default;
+absl::StatusOr<Answer> Stream::Attend(const Problem& problem, const StreamCall& call) { return impl_->Attend(problem, call); }
+bool Stream::alive() const { return impl_->alive_; }
+
+}  // namespace attnd::client

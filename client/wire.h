@@ -1,0 +1,26 @@
+// What the client's calls share: the one place that turns gRPC's status into ours, and requests without their bytes.
+// Thread rule: pure functions.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "attnd/v1/attention.pb.h"
+
+namespace attnd::client {
+
+// The same code and words.
+absl::Status FromGrpc(const grpc::Status& status);
+
+// A request without tensor bytes, and the bytes by the path that pieces name them with. They point into the request.
+struct SplitRequest {
+  v1::AttendRequest header;
+  std::vector<std::pair<std::string, const std::string*>> tensors;  // not the empty ones
+};
+SplitRequest Split(const v1::AttendRequest& request);
+
+}  // namespace attnd::client

@@ -1,0 +1,432 @@
+#include "server/attend_stream.h"
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/attend.h"
+#include "server/log.h"
+#include "server/recent_ids.h"
+#include "server/stream_problem.h"
+#include "server/wire/decode.h"
+#include "server/wire/encode.h"
+#include "server/wire/status.h"
+
+namespace attnd::server {
+namespace {
+
+constexpr std::int64_t kMessageOverheadBytes = 256;     // what a queued message costs beside its bytes
+constexpr std::int64_t kFreeHeaderBytes = 64 << 10;     // a header of no more needs no reservation of its own
+
+absl::Status GoneAway() { return absl::CancelledError("the caller cancelled or went away"); }
+
+// One stream. It keeps itself alive until gRPC is done with it; jobs and the stall watch hold references too.
+//
+// Locks: mutex_ may be held while the pool's lock is taken, never the other way round; HasRoom, which the pool calls under
+// its lock, reads atomics only. gRPC's operations are started under mutex_ and never run a reaction inside.
+class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                         public Watched,
+                         public BlockWriter,
+                         public std::enable_shared_from_this<StreamCall> {
+ public:
+  StreamCall(Engine& engine, grpc::CallbackServerContext* context)
+      : engine_(engine),
+        context_(context),
+        peer_(context->peer()),
+        call_deadline_(CallDeadline(*context)),
+        queue_bytes_max_(StreamQueueBytes(engine.config)) {}
+
+  void Start() {
+    keep_ = shared_from_this();
+    absl::StatusOr<Lifecycle::Work> work = engine_.lifecycle.Enter();
+    const bool crowded = ++engine_.streams_open > engine_.config.streams_max;
+    const std::lock_guard lock(mutex_);
+    if (!work.ok()) return FinishLocked(work.status());
+    work_ = *std::move(work);
+    if (crowded) {
+      return FinishLocked(WithRetryDelay(
+          absl::ResourceExhaustedError(absl::StrCat("open streams: allowed ", engine_.config.streams_max, " (streams_max)")),
+          absl::Seconds(1)));
+    }
+    engine_.watch.Add(weak_from_this());
+    StartRead(&incoming_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return EndOfRequests();
+    const absl::Status status = CatchBadAlloc([this] { return Receive(); });
+    const std::lock_guard lock(mutex_);
+    if (!status.ok()) DieLocked(status);
+    ReadNextLocked();
+    MaybeFinishLocked();
+  }
+
+  void OnWriteDone(bool ok) override {
+    Outgoing written;  // freed after the lock
+    const std::lock_guard lock(mutex_);
+    written = std::move(queue_.front());
+    queue_.pop_front();
+    writing_ = false;
+    if (written.closing) --closings_queued_;
+    const std::int64_t before = queue_bytes_.fetch_sub(written.bytes);
+    if (!ok) DieLocked(GoneAway());
+    WriteNextLocked();
+    if (before >= queue_bytes_max_ && queue_bytes_ < queue_bytes_max_) WakeAllLocked();
+    if (read_paused_ && closings_queued_ <= engine_.config.problems_in_flight_max) {
+      read_paused_ = false;
+      for (const auto& [id, problem] : problems_) problem->last_piece = absl::Now();
+      ReadNextLocked();
+    }
+    MaybeFinishLocked();
+  }
+
+  void OnCancel() override {
+    const std::lock_guard lock(mutex_);
+    DieLocked(absl::Now() >= call_deadline_ ? absl::DeadlineExceededError("the call's deadline passed") : GoneAway());
+    MaybeFinishLocked();
+  }
+
+  void OnDone() override {
+    --engine_.streams_open;
+    work_.reset();
+    keep_.reset();  // the last act: this may be gone
+  }
+
+  void Tick(absl::Time now) override {
+    const std::lock_guard lock(mutex_);
+    if (finished_) return;
+    if (writing_ && now - write_started_ >= absl::Milliseconds(engine_.config.send_stall_ms)) {
+      DieLocked(absl::UnavailableError(
+          absl::StrCat("the peer has not read for ", engine_.config.send_stall_ms, " ms (send_stall_ms)")));
+      context_->TryCancel();
+    }
+    const auto problems = problems_;  // closing changes the map
+    for (const auto& [id, problem] : problems) TickProblemLocked(problem, now);
+    MaybeFinishLocked();
+  }
+
+  void WriteBlock(grpc::ByteBuffer message) override {
+    const std::lock_guard lock(mutex_);
+    EnqueueLocked({std::move(message), nullptr, 0, false});
+  }
+
+  bool HasRoom() const override { return dead_ || queue_bytes_ < queue_bytes_max_; }
+
+ private:
+  using ProblemPtr = std::shared_ptr<StreamProblem>;
+
+  struct Outgoing {
+    grpc::ByteBuffer message;
+    std::shared_ptr<Reservation> held;  // a closing holds its problem's memory until every block before it is sent
+    std::int64_t bytes = 0;
+    bool closing = false;
+  };
+
+  // ---- what the peer sends ----
+
+  // Parses what came. An error is the stream's: bytes that are no message belong to no problem.
+  absl::Status Receive() {
+    Reservation held;
+    const StreamMessagePeek peek = PeekStreamMessage(incoming_);
+    // Pieces fill memory that was reserved with their header; a header's inline tensors come before its problem is known.
+    if (const auto bytes = static_cast<std::int64_t>(incoming_.Length()); peek.is_header && bytes > kFreeHeaderBytes) {
+      absl::StatusOr<Reservation> reserved = engine_.admission.ReserveBytes("bytes of the header", bytes);
+      if (!reserved.ok()) {
+        incoming_.Clear();
+        Refuse(peek.problem_id, reserved.status());
+        return absl::OkStatus();
+      }
+      held = *std::move(reserved);
+    }
+    auto message = std::make_unique<v1::AttendStreamRequest>();
+    if (absl::Status parsed = ParseMessage(incoming_, *message); !parsed.ok()) return parsed;
+    Handle(std::move(message), std::move(held));
+    return absl::OkStatus();
+  }
+
+  void Handle(std::unique_ptr<v1::AttendStreamRequest> message, Reservation held) {
+    const std::uint64_t id = message->problem_id();
+    if (absl::Status status = CheckKnownFields(*message); !status.ok()) return Refuse(id, status);
+    switch (message->part_case()) {
+      case v1::AttendStreamRequest::kHeader: return HandleHeader(std::move(message), std::move(held));
+      case v1::AttendStreamRequest::kPiece: return HandlePiece(*message);
+      case v1::AttendStreamRequest::kCancel: return HandleCancel(*message);
+      case v1::AttendStreamRequest::PART_NOT_SET: break;
+    }
+    Refuse(id, absl::InvalidArgumentError("part: absent, expected header, piece or cancel"));
+  }
+
+  void HandleHeader(std::unique_ptr<v1::AttendStreamRequest> message, Reservation held) {
+    const std::uint64_t id = message->problem_id();
+    if (engine_.lifecycle.draining()) return Refuse(id, Draining());
+    {
+      const std::lock_guard lock(mutex_);
+      if (problems_.contains(id)) {
+        return CloseUnopenedLocked(id, absl::InvalidArgumentError(absl::StrCat(
+                                           "problem_id: ", id, " is in flight on this stream, and goes on")));
+      }
+      if (static_cast<std::int64_t>(problems_.size()) >= engine_.config.problems_in_flight_max) {
+        recent_.Add(id);
+        return CloseUnopenedLocked(
+            id, absl::ResourceExhaustedError(absl::StrCat("open problems of this stream: ", problems_.size(), ", allowed ",
+                                                          engine_.config.problems_in_flight_max,
+                                                          " (problems_in_flight_max)")));
+      }
+    }
+    absl::StatusOr<ProblemPtr> opened;
+    const absl::Status status = CatchBadAlloc([&] {
+      opened = StreamProblem::Open(engine_, std::move(message), std::move(held), call_deadline_, *this);
+      return opened.status();
+    });
+    if (!status.ok()) return Refuse(id, status);
+    const ProblemPtr problem = *std::move(opened);
+    {
+      const std::lock_guard lock(mutex_);
+      recent_.Remove(id);
+      if (dead_) return;
+      problems_[id] = problem;
+    }
+    if (problem->complete()) RunProblem(problem);
+  }
+
+  void HandlePiece(const v1::AttendStreamRequest& message) {
+    const std::uint64_t id = message.problem_id();
+    ProblemPtr problem;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = problems_.find(id);
+      if (found == problems_.end()) return UnknownIdLocked(id);
+      problem = found->second;
+      problem->accepting = true;
+    }
+    absl::Status status = CheckKnown(message);
+    if (status.ok()) status = problem->Accept(message.piece());
+    {
+      const std::lock_guard lock(mutex_);
+      problem->accepting = false;
+      problem->last_piece = absl::Now();
+      if (!IsOpenLocked(problem)) return;  // it was closed meanwhile
+      if (!status.ok()) return EndLocked(problem, status);
+    }
+    if (problem->complete()) RunProblem(problem);
+  }
+
+  void HandleCancel(const v1::AttendStreamRequest& message) {
+    const std::uint64_t id = message.problem_id();
+    if (absl::Status status = CheckKnown(message); !status.ok()) return Refuse(id, status);
+    const std::lock_guard lock(mutex_);
+    const auto found = problems_.find(id);
+    if (found == problems_.end()) return UnknownIdLocked(id);
+    EndLocked(found->second, absl::CancelledError("cancelled by the caller"));
+  }
+
+  // The peer has said all it will say.
+  void EndOfRequests() {
+    const std::lock_guard lock(mutex_);
+    read_ended_ = true;
+    if (context_->IsCancelled()) DieLocked(GoneAway());
+    const auto problems = problems_;
+    for (const auto& [id, problem] : problems) {
+      if (problem->running) continue;
+      CloseLocked(problem, absl::InvalidArgumentError(
+                               absl::StrCat("the stream's requests ended early; ", problem->Missing())));
+    }
+    MaybeFinishLocked();
+  }
+
+  void ReadNextLocked() {
+    if (dead_ || finished_ || read_ended_) return;
+    // A peer that makes closings faster than it reads them is not listened to until it has.
+    read_paused_ = closings_queued_ > 2 * engine_.config.problems_in_flight_max;
+    if (!read_paused_) StartRead(&incoming_);
+  }
+
+  // ---- problems ----
+
+  void RunProblem(const ProblemPtr& problem) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!IsOpenLocked(problem)) return;
+      problem->running = true;
+    }
+    const absl::Status status = CatchBadAlloc([&] {
+      return problem->Run([self = shared_from_this(), problem](const AttentionReport& report) {
+        const std::lock_guard lock(self->mutex_);
+        self->CloseLocked(problem, report.status, &report);
+        self->MaybeFinishLocked();
+      });
+    });
+    if (status.ok()) return;
+    const std::lock_guard lock(mutex_);
+    CloseLocked(problem, status);
+  }
+
+  // Something is wrong with what came for this id: it ends the problem of that id, open or not.
+  void Refuse(std::uint64_t id, const absl::Status& status) {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = problems_.find(id); found != problems_.end()) return EndLocked(found->second, status);
+    recent_.Add(id);
+    CloseUnopenedLocked(id, status);
+  }
+
+  // Pieces and cancels of a problem that was closed a moment ago are no news; others are told once.
+  void UnknownIdLocked(std::uint64_t id) {
+    if (recent_.Contains(id)) return;
+    recent_.Add(id);
+    CloseUnopenedLocked(id, absl::NotFoundError(absl::StrCat("problem_id: ", id, " was not opened on this stream")));
+  }
+
+  // By value, here and below: what the caller holds may be the map's own reference, which closing takes away.
+  void EndLocked(ProblemPtr problem, const absl::Status& status) {
+    if (problem->running) {
+      problem->stopper().Stop(status);  // its job closes it
+    } else {
+      CloseLocked(problem, status);
+    }
+  }
+
+  bool IsOpenLocked(const ProblemPtr& problem) const {
+    const auto found = problems_.find(problem->id());
+    return found != problems_.end() && found->second == problem;
+  }
+
+  void CloseUnopenedLocked(std::uint64_t id, const absl::Status& status) {
+    RequestRecord record;
+    record.method = "AttendStream";
+    record.peer = peer_;
+    record.status = status;
+    LogRequest(record);
+    EnqueueLocked({EncodeClosing(id, status, {}), nullptr, 0, true});
+  }
+
+  void CloseLocked(ProblemPtr problem, const absl::Status& status, const AttentionReport* report = nullptr) {
+    if (!IsOpenLocked(problem)) return;
+    problems_.erase(problem->id());
+    recent_.Add(problem->id());
+    RequestRecord record;
+    record.method = "AttendStream";
+    record.peer = peer_;
+    record.shape = problem->shape();
+    record.status = status;
+    record.total = absl::Now() - problem->complete_at();
+    if (report != nullptr) {
+      record.queued = problem->submitted() - problem->complete_at() + report->queued;
+      record.computed = report->computed;
+    }
+    record.request_bytes = problem->input_bytes();
+    record.reply_bytes = problem->output_bytes();
+    v1::Statistics& statistics = *problem->closing().mutable_statistics();
+    statistics.set_queue_us(absl::ToInt64Microseconds(record.queued));
+    statistics.set_compute_us(absl::ToInt64Microseconds(record.computed));
+    statistics.set_total_us(absl::ToInt64Microseconds(record.total));
+    if (report != nullptr) statistics.set_nonfinite_rows(report->nonfinite_rows);
+    LogRequest(record);
+    // While a piece is being copied its buffer stays; the reading side frees the problem then.
+    std::shared_ptr<Reservation> held = problem->accepting ? nullptr : problem->Release();
+    EnqueueLocked({EncodeClosing(problem->id(), status, problem->closing()), std::move(held), 0, true});
+  }
+
+  void TickProblemLocked(const ProblemPtr& problem, absl::Time now) {
+    if (problem->running) {
+      // The pool looks at a job that is held back only when told to.
+      if (dead_ || problem->stopper().token()->ShouldStop()) problem->stopper().Wake();
+      return;
+    }
+    if (problem->accepting) return;  // its bytes are just coming
+    if (now >= problem->stopper().token()->deadline()) {
+      return CloseLocked(problem, absl::DeadlineExceededError(
+                                      absl::StrCat("the deadline passed while pieces were awaited; ", problem->Missing())));
+    }
+    if (!read_paused_ && now - problem->last_piece >= absl::Milliseconds(engine_.config.receive_stall_ms)) {
+      CloseLocked(problem, absl::DeadlineExceededError(absl::StrCat("no piece for ", engine_.config.receive_stall_ms,
+                                                                    " ms (receive_stall_ms); ", problem->Missing())));
+    }
+  }
+
+  void WakeAllLocked() {
+    for (const auto& [id, problem] : problems_) problem->stopper().Wake();
+  }
+
+  // ---- what goes out ----
+
+  void EnqueueLocked(Outgoing outgoing) {
+    if (dead_ || finished_) return;
+    outgoing.bytes = static_cast<std::int64_t>(outgoing.message.Length()) + kMessageOverheadBytes;
+    queue_bytes_ += outgoing.bytes;
+    if (outgoing.closing) ++closings_queued_;
+    queue_.push_back(std::move(outgoing));
+    if (!writing_) WriteNextLocked();
+  }
+
+  void WriteNextLocked() {
+    if (queue_.empty() || dead_ || finished_) return;
+    writing_ = true;
+    write_started_ = absl::Now();
+    StartWrite(&queue_.front().message);
+  }
+
+  // Nothing that is said from here on reaches the peer: stop all work and free what can be freed.
+  void DieLocked(const absl::Status& reason) {
+    if (dead_ || finished_) return;
+    end_status_ = reason;
+    dead_ = true;
+    const auto problems = problems_;
+    for (const auto& [id, problem] : problems) EndLocked(problem, reason);
+    while (queue_.size() > (writing_ ? 1u : 0u)) {
+      queue_bytes_ -= queue_.back().bytes;
+      if (queue_.back().closing) --closings_queued_;
+      queue_.pop_back();
+    }
+  }
+
+  // Every way to the end goes through here: no job runs, no write is pending.
+  void MaybeFinishLocked() {
+    if (finished_ || writing_ || !problems_.empty()) return;
+    if (dead_) return FinishLocked(end_status_);
+    if (read_ended_) return FinishLocked(absl::OkStatus());
+    if (engine_.lifecycle.draining()) FinishLocked(Draining());
+  }
+
+  void FinishLocked(const absl::Status& status) {
+    finished_ = true;
+    Finish(ToGrpcStatus(status));
+  }
+
+  Engine& engine_;
+  grpc::CallbackServerContext* const context_;  // valid until finished_
+  const std::string peer_;
+  const absl::Time call_deadline_;
+  const std::int64_t queue_bytes_max_;
+  std::shared_ptr<StreamCall> keep_;
+  Lifecycle::Work work_;
+  grpc::ByteBuffer incoming_;
+
+  std::mutex mutex_;
+  std::map<std::uint64_t, ProblemPtr> problems_;
+  RecentIds recent_;
+  std::deque<Outgoing> queue_;  // the front is being written while writing_
+  std::int64_t closings_queued_ = 0;
+  absl::Time write_started_;
+  absl::Status end_status_;
+  bool writing_ = false, read_paused_ = false, read_ended_ = false, finished_ = false;
+  std::atomic<bool> dead_{false};  // written under mutex_
+  std::atomic<std::int64_t> queue_bytes_{0};
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartAttendStream(Engine& engine,
+                                                                               grpc::CallbackServerContext* context) {
+  auto call = std::make_shared<StreamCall>(engine, context);
+  call->Start();
+  return call.get();
+}
+
+}  // namespace attnd::server

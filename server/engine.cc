@@ -1,0 +1,78 @@
+#include "server/engine.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/attention.h"
+
+namespace attnd::server {
+namespace {
+
+// FLOPs per second on one head of `n` rows and keys of width 64; the best of a few runs, the first of which makes kernels.
+double MeasureRate(Executor& executor, std::int64_t n, bool reference, int runs) {
+  const std::vector<float> values(static_cast<std::size_t>(n * 64), 0.5f);
+  const InputTensor tensor{DType::kFloat32, {1, 1, n, 64}, reinterpret_cast<const std::byte*>(values.data())};
+  ProblemInputs inputs;
+  inputs.q = inputs.k = inputs.v = tensor;
+  inputs.options.reference = reference;
+  const absl::StatusOr<Problem> problem = Problem::Create(inputs, ProblemLimits{});
+  if (!problem.ok()) return 1e9;
+  absl::Duration best = absl::InfiniteDuration();
+  for (int run = 0; run < runs; ++run) {
+    const absl::Time start = absl::Now();
+    if (!Attend(*problem, executor).ok()) return 1e9;
+    best = std::min(best, absl::Now() - start);
+  }
+  const double flops = 4.0 * static_cast<double>(n) * static_cast<double>(n) * 64.0;
+  return flops / std::max(absl::ToDoubleSeconds(best), 1e-9);
+}
+
+ComputeRates MeasureRates(Executor& executor) {
+  return {MeasureRate(executor, 512, /*reference=*/false, 3), MeasureRate(executor, 64, /*reference=*/true, 2)};
+}
+
+// An eighth of the shortest time that the watch must notice.
+absl::Duration TickPeriod(const ServerConfig& config) {
+  const std::int64_t shortest = std::min({config.send_stall_ms, config.receive_stall_ms, config.deadline_default_ms});
+  return absl::Milliseconds(std::clamp<std::int64_t>(shortest / 8, 10, 250));
+}
+
+}  // namespace
+
+Engine::Engine(const ServerConfig& resolved)
+    : config(resolved),
+      watch(TickPeriod(resolved)),
+      executor(static_cast<int>(resolved.threads)),
+      rates(MeasureRates(executor)),
+      admission(resolved, rates) {}
+
+absl::Time Engine::Deadline(absl::Time now, absl::Time call_deadline) const {
+  const absl::Time own = call_deadline == absl::InfiniteFuture()
+                             ? now + absl::Milliseconds(config.deadline_default_ms)
+                             : call_deadline;
+  return std::min(own, now + absl::Milliseconds(config.compute_ms_max));
+}
+
+absl::StatusOr<Understood> Understand(const Engine& engine, const ProblemInputs& inputs, Delivery delivery) {
+  absl::StatusOr<Problem> problem = Problem::Create(inputs, engine.limits());
+  if (!problem.ok()) return problem.status();
+  Understood understood;
+  understood.problem = std::make_shared<const Problem>(*std::move(problem));
+  const absl::StatusOr<Cost> cost = EstimateCost(*understood.problem);
+  if (!cost.ok()) return cost.status();
+  understood.cost = *cost;
+  understood.demand = engine.admission.DemandOf(*understood.problem, *cost, delivery);
+  return understood;
+}
+
+std::string DescribeProblem(const Problem& problem) {
+  return absl::StrCat("B", problem.batch, " Hq", problem.q_heads, " Hkv", problem.kv_heads, " Nq", problem.q_rows, " Nk",
+                      problem.kv_rows, " dk", problem.d_k, " dv", problem.d_v);
+}
+
+}  // namespace attnd::server

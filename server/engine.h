@@ -1,0 +1,56 @@
+// What every call stands on, in one place: configuration, compute pool, admission, lifecycle and the stall watch; and the
+// way from inputs to an admissible problem that all calls share.
+// Thread rule: lives as long as the server; every member may be used from any thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/cost.h"
+#include "core/executor.h"
+#include "core/problem.h"
+#include "server/admission.h"
+#include "server/flags.h"
+#include "server/lifecycle.h"
+#include "server/stall_watch.h"
+
+namespace attnd::server {
+
+class Engine {
+ public:
+  // `config` is resolved (no zeros). Runs small problems to learn how fast this machine is.
+  explicit Engine(const ServerConfig& config);
+
+  // Members are destroyed from the last to the first: the pool ends before what its jobs use.
+  const ServerConfig config;
+  Lifecycle lifecycle;
+  StallWatch watch;
+  Executor executor;
+  const ComputeRates rates;
+  Admission admission;
+  std::atomic<std::int64_t> streams_open{0};  // AttendStream calls, bounded by streams_max
+
+  ProblemLimits limits() const { return {config.sequence_heads_max, config.rows_max}; }
+
+  // When a problem that arrived `now` must be done. `call_deadline` is infinite for a call without one.
+  absl::Time Deadline(absl::Time now, absl::Time call_deadline) const;
+};
+
+// A problem that means something and is computed by this server, with its cost.
+struct Understood {
+  std::shared_ptr<const Problem> problem;
+  Cost cost;
+  Demand demand;
+};
+
+// INVALID_ARGUMENT, RESOURCE_EXHAUSTED by Engine::limits; nothing is allocated but B values a list. Whether the tiles can
+// compute it is a question of its own (Problem::CheckTiledSupport), as is admission.
+absl::StatusOr<Understood> Understand(const Engine& engine, const ProblemInputs& inputs, Delivery delivery);
+
+// "B1 Hq8 Hkv8 Nq2048 Nk2048 dk64 dv64", for logs.
+std::string DescribeProblem(const Problem& problem);
+
+}  // namespace attnd::server

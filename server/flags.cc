@@ -1,0 +1,84 @@
+#include "server/flags.h"
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/executor.h"
+
+#define ATTND_DEFINE(name, value, smallest, largest, meaning) ABSL_FLAG(std::int64_t, name, value, meaning);
+ATTND_NUMBER_FLAGS(ATTND_DEFINE)
+#undef ATTND_DEFINE
+
+ABSL_FLAG(std::string, listen, "127.0.0.1:50051", "where to listen, comma separated: host:port (port 0: any), unix:path");
+ABSL_FLAG(std::string, port_file, "", "file that gets the first TCP port that was bound");
+ABSL_FLAG(std::string, log_format, "text", "text or json, on stderr");
+ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning, error or off");
+ABSL_FLAG(bool, reflection, false, "serve gRPC reflection, so that grpcurl needs no .proto");
+
+namespace attnd::server {
+namespace {
+
+bool OneOf(const std::string& word, std::initializer_list<const char*> choices) {
+  for (const char* choice : choices) {
+    if (word == choice) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<FlagValue> NumberFlags(const ServerConfig& config) {
+  std::vector<FlagValue> values;
+#define ATTND_VALUE(name, value, smallest, largest, meaning) values.push_back({#name, config.name});
+  ATTND_NUMBER_FLAGS(ATTND_VALUE)
+#undef ATTND_VALUE
+  return values;
+}
+
+absl::StatusOr<ServerConfig> ParseFlags(int argc, char** argv) {
+  absl::SetProgramUsageMessage("attnd: exact attention over gRPC.\n\n  attnd --listen=127.0.0.1:50051,unix:/run/attnd.sock");
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("argument \"", rest[1], "\": expected flags only, see --help"));
+  }
+  ServerConfig config;
+#define ATTND_READ(name, value, smallest, largest, meaning) config.name = absl::GetFlag(FLAGS_##name);
+  ATTND_NUMBER_FLAGS(ATTND_READ)
+#undef ATTND_READ
+  config.listen = absl::StrSplit(absl::GetFlag(FLAGS_listen), ',', absl::SkipWhitespace());
+  config.port_file = absl::GetFlag(FLAGS_port_file);
+  config.log_format = absl::GetFlag(FLAGS_log_format);
+  config.log_level = absl::GetFlag(FLAGS_log_level);
+  config.reflection = absl::GetFlag(FLAGS_reflection);
+  if (absl::Status status = CheckConfig(config); !status.ok()) return status;
+  return config;
+}
+
+absl::Status CheckConfig(const ServerConfig& config) {
+#define ATTND_RANGE(name, value, smallest, largest, meaning)                                                         \
+  if (config.name < (smallest) || config.name > (largest)) {                                                         \
+    return absl::InvalidArgumentError(                                                                               \
+        absl::StrCat("--" #name ": ", config.name, ", expected ", (smallest), " to ", (largest)));                   \
+  }
+  ATTND_NUMBER_FLAGS(ATTND_RANGE)
+#undef ATTND_RANGE
+  if (config.listen.empty()) return absl::InvalidArgumentError("--listen: empty, expected host:port or unix:path");
+  if (!OneOf(config.log_format, {"text", "json"})) {
+    return absl::InvalidArgumentError(absl::StrCat("--log_format: \"", config.log_format, "\", expected text or json"));
+  }
+  if (!OneOf(config.log_level, {"trace", "debug", "info", "warning", "error", "off"})) {
+    return absl::InvalidArgumentError(absl::StrCat("--log_level: \"", config.log_level,
+                                                   "\", expected trace, debug, info, warning, error or off"));
+  }
+  return absl::OkStatus();
+}
+
+ServerConfig Resolve(ServerConfig config) {
+  if (config.threads == 0) config.threads = UsableCpus();
+  if (config.memory_bytes_max == 0) config.memory_bytes_max = UsableMemoryBytes() / 2;
+  return config;
+}
+
+}  // namespace attnd::server

@@ -1,0 +1,118 @@
+#include "server/log.h"
+
+#include <grpc/support/log.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <memory>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace attnd::server {
+namespace {
+
+constexpr std::size_t kValueBytesMax = 1024;  // a peer's text takes no more of a line
+
+std::atomic<LogFormat> g_format{LogFormat::kText};
+
+// Never destroyed: threads of gRPC may log until the process ends.
+spdlog::logger& Logger() {
+  static spdlog::logger* logger =
+      new spdlog::logger("attnd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  return *logger;
+}
+
+spdlog::level::level_enum ToSpdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarning: return spdlog::level::warn;
+    case LogLevel::kError: return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+void FromGrpc(gpr_log_func_args* args) {
+  const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kWarning
+                         : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
+                                                                   : LogLevel::kDebug;
+  Log(level, "grpc", {{"text", std::string(args->message)}});
+}
+
+absl::string_view Head(absl::string_view text) { return text.substr(0, kValueBytesMax); }
+
+double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
+
+}  // namespace
+
+void InitLog(LogFormat format, absl::string_view level) {
+  g_format = format;
+  spdlog::logger& logger = Logger();
+  logger.set_pattern(format == LogFormat::kText ? "%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v"
+                                                : R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})");
+  logger.set_level(spdlog::level::from_str(std::string(level)));
+  logger.flush_on(spdlog::level::trace);
+  gpr_set_log_function(&FromGrpc);
+  gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
+}
+
+std::string EscapeText(absl::string_view text) { return absl::CEscape(Head(text)); }
+
+std::string EscapeJson(absl::string_view text) {
+  std::string escaped;
+  for (const char c : Head(text)) {
+    const unsigned char byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      escaped += '\\';
+      escaped += c;
+    } else if (byte < 0x20 || byte >= 0x7f) {
+      absl::StrAppendFormat(&escaped, "\\u%04x", byte);
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string FormatLine(LogFormat format, absl::string_view message, const std::vector<LogField>& fields) {
+  const bool json = format == LogFormat::kJson;
+  std::string line = json ? absl::StrCat("\"message\":\"", EscapeJson(message), "\"") : EscapeText(message);
+  for (const auto& [name, value] : fields) {
+    absl::StrAppend(&line, json ? ",\"" : " ", name, json ? "\":" : "=");
+    if (const auto* number = std::get_if<std::int64_t>(&value)) {
+      absl::StrAppend(&line, *number);
+    } else if (const auto* real = std::get_if<double>(&value)) {
+      absl::StrAppendFormat(&line, "%.3f", *real);
+    } else {
+      const std::string& text = std::get<std::string>(value);
+      absl::StrAppend(&line, "\"", json ? EscapeJson(text) : EscapeText(text), "\"");
+    }
+  }
+  return line;
+}
+
+void Log(LogLevel level, absl::string_view message, const std::vector<LogField>& fields) {
+  const auto spdlog_level = ToSpdlog(level);
+  spdlog::logger& logger = Logger();
+  if (!logger.should_log(spdlog_level)) return;
+  // The line is an argument, never a format.
+  logger.log(spdlog_level, "{}", FormatLine(g_format, message, fields));
+}
+
+void LogRequest(const RequestRecord& record) {
+  std::vector<LogField> fields = {{"peer", record.peer},
+                                  {"problem", record.shape},
+                                  {"status", std::string(absl::StatusCodeToString(record.status.code()))},
+                                  {"queue_ms", Milliseconds(record.queued)},
+                                  {"compute_ms", Milliseconds(record.computed)},
+                                  {"total_ms", Milliseconds(record.total)},
+                                  {"request_bytes", record.request_bytes},
+                                  {"reply_bytes", record.reply_bytes}};
+  if (!record.status.ok()) fields.push_back({"error", std::string(record.status.message())});
+  Log(LogLevel::kInfo, record.method, fields);
+}
+
+}  // namespace attnd::server

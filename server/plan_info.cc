@@ -1,0 +1,140 @@
+#include "server/plan_info.h"
+
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "core/attention.h"
+#include "server/wire/decode.h"
+#include "server/wire/encode.h"
+
+namespace attnd::server {
+namespace {
+
+// The high-water mark of resident memory, from the kernel; 0 where it does not say.
+std::int64_t PeakResidentBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    absl::string_view text = line;
+    if (!absl::ConsumePrefix(&text, "VmHWM:") || !absl::ConsumeSuffix(&text, "kB")) continue;
+    std::int64_t kib = 0;
+    if (absl::SimpleAtoi(absl::StripAsciiWhitespace(text), &kib)) return kib * 1024;
+  }
+  return 0;
+}
+
+// Why the server would not take it, or OK: the same questions in the same order as a real call's.
+absl::Status WouldAdmit(const Engine& engine, const Understood& understood) {
+  if (absl::Status status = understood.problem->CheckTiledSupport(); !status.ok()) return status;
+  return engine.admission.CheckEver(understood.demand);
+}
+
+// A small problem with one option set, to ask the core which options its tiles compute.
+struct OptionProbe {
+  const char* name;
+  void (*set)(OptionInputs& options);
+};
+
+const std::byte kProbeBytes[64] = {};
+
+InputTensor ProbeTensor(DType dtype, std::vector<std::int64_t> shape) { return {dtype, std::move(shape), kProbeBytes}; }
+
+constexpr OptionProbe kOptionProbes[] = {
+    {"scale", [](OptionInputs& o) { o.scale = 1.0; }},
+    {"causal", [](OptionInputs& o) { o.causal = true; }},
+    {"window_left", [](OptionInputs& o) { o.window_left = 1; }},
+    {"window_right", [](OptionInputs& o) { o.window_right = 1; }},
+    {"q_offset", [](OptionInputs& o) { o.q_offset = {0}; }},
+    {"q_len", [](OptionInputs& o) { o.q_len = {1}; }},
+    {"kv_len", [](OptionInputs& o) { o.kv_len = {1}; }},
+    {"lengths", nullptr},  // only with x: sets q_len and kv_len
+    {"mask", [](OptionInputs& o) { o.mask = ProbeTensor(DType::kBool, {1}); }},
+    {"bias", [](OptionInputs& o) { o.bias = ProbeTensor(DType::kFloat32, {1}); }},
+    {"softcap", [](OptionInputs& o) { o.softcap = 1.0; }},
+    {"alibi_slopes", [](OptionInputs& o) { o.alibi_slopes = {1.0f}; }},
+    {"sinks", [](OptionInputs& o) { o.sinks = {0.0f}; }},
+    {"rotary", [](OptionInputs& o) { o.rotary = RotaryInputs{RotaryStyle::kHalf, 2, {}, {}, {}}; }},
+    {"layout", [](OptionInputs& o) { o.layout = Layout::kBNHD; }},
+    {"output_dtype", [](OptionInputs& o) { o.output_dtype = DType::kFloat16; }},
+    {"mode", nullptr},
+};
+
+bool TilesCompute(const OptionProbe& probe) {
+  if (probe.set == nullptr) return true;
+  ProblemInputs inputs;
+  inputs.q = inputs.k = inputs.v = ProbeTensor(DType::kFloat32, {1, 1, 2, 2});
+  probe.set(inputs.options);
+  const absl::StatusOr<Problem> problem = Problem::Create(inputs, ProblemLimits{});
+  return problem.ok() && problem->CheckTiledSupport().ok();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::PlanResponse> AnswerPlan(const Engine& engine, const v1::PlanRequest& request) {
+  if (absl::Status status = CheckKnown(request); !status.ok()) return status;
+  if (!request.has_problem()) return absl::InvalidArgumentError("problem: absent, expected an AttendRequest without data");
+  if (request.layers() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("layers: ", request.layers(), ", expected at least 0"));
+  }
+  const std::int64_t layers = request.layers() == 0 ? 1 : request.layers();
+  const absl::StatusOr<ProblemInputs> inputs = DecodeProblem(request.problem(), DataRule::kNone);
+  if (!inputs.ok()) return inputs.status();
+  const absl::StatusOr<Understood> understood = Understand(engine, *inputs, Delivery::kStream);
+  if (!understood.ok()) return understood.status();
+  const absl::StatusOr<Cost> all_layers = EstimateCost(*understood->problem, layers);
+  if (!all_layers.ok()) return all_layers.status();
+
+  v1::PlanResponse plan;
+  plan.set_scores_per_head(all_layers->scores_per_head);
+  plan.set_score_multiply_adds_per_head(all_layers->score_multiply_adds_per_head);
+  plan.set_multiply_adds_per_head(all_layers->multiply_adds_per_head);
+  plan.set_multiply_adds(all_layers->multiply_adds);
+  plan.set_flops(all_layers->flops);
+  plan.set_flops_after_exclusion(all_layers->flops_after_exclusion);
+  plan.set_request_bytes(understood->cost.input_bytes);
+  plan.set_reply_bytes(understood->cost.reply_bytes);
+  for (const NamedBytes& item : understood->demand.memory) {
+    v1::MemoryItem& memory = *plan.add_memory();
+    memory.set_name(std::string(item.name));
+    memory.set_bytes(item.bytes);
+  }
+  plan.set_memory_bytes(understood->demand.memory_bytes);
+  plan.set_naive_score_bytes_per_head(all_layers->naive_score_bytes_per_head);
+  plan.set_naive_score_bytes(all_layers->naive_score_bytes);
+  plan.set_predicted_compute_us(absl::ToInt64Microseconds(
+      engine.admission.PredictCompute(*understood->problem, all_layers->flops_after_exclusion)));
+  const absl::Status admitted = WouldAdmit(engine, *understood);
+  plan.set_admitted(admitted.ok());
+  plan.set_refusal(std::string(admitted.message()));
+  return plan;
+}
+
+v1::InfoResponse AnswerInfo(const Engine& engine) {
+  v1::InfoResponse info;
+  info.set_version(ATTND_VERSION);
+  const KernelInfo kernels = GetKernelInfo();
+  for (const std::string& name : kernels.instruction_sets_found) info.add_instruction_sets_found(name);
+  info.set_instruction_set_used(kernels.instruction_set_used);
+  info.set_threads(engine.executor.threads());
+  for (const FlagValue& flag : NumberFlags(engine.config)) {
+    v1::Limit& limit = *info.add_limits();
+    limit.set_flag(flag.flag);
+    limit.set_value(flag.value);
+  }
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
+    info.add_dtypes(ToWire(dtype));
+  }
+  for (const OptionProbe& probe : kOptionProbes) {
+    *(TilesCompute(probe) ? info.add_options() : info.add_reference_options()) = probe.name;
+  }
+  info.set_memory_bytes_used(engine.admission.bytes_used());
+  info.set_memory_peak_resident_bytes(PeakResidentBytes());
+  return info;
+}
+
+}  // namespace attnd::server

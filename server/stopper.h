@@ -1,0 +1,53 @@
+// A running problem that can be stopped from any thread: before its job exists, while it runs and after it ended.
+// Thread rule: every function from any thread.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "core/executor.h"
+
+namespace attnd::server {
+
+class Stopper {
+ public:
+  Stopper(Executor& executor, absl::Time deadline)
+      : executor_(executor), token_(std::make_shared<CancelToken>(deadline)) {}
+
+  const std::shared_ptr<CancelToken>& token() const { return token_; }
+
+  // The job that the token belongs to, once it was submitted.
+  void Set(std::shared_ptr<Job> job) {
+    {
+      const std::lock_guard lock(mutex_);
+      job_ = std::move(job);
+    }
+    if (token_->ShouldStop()) Wake();
+  }
+
+  // The first reason wins.
+  void Stop(absl::Status reason) {
+    token_->Cancel(std::move(reason));
+    Wake();
+  }
+
+  // Lets the pool look at the job again: there is room for its rows, or its deadline passed.
+  void Wake() {
+    std::shared_ptr<Job> job;
+    {
+      const std::lock_guard lock(mutex_);
+      job = job_;
+    }
+    if (job != nullptr) executor_.Wake(job);
+  }
+
+ private:
+  Executor& executor_;
+  const std::shared_ptr<CancelToken> token_;
+  std::mutex mutex_;
+  std::shared_ptr<Job> job_;
+};
+
+}  // namespace attnd::server

@@ -1,0 +1,53 @@
+// The only reader of untrusted bytes: protobuf messages -> ProblemInputs that point into the message.
+//
+// A message is refused, with the field, what came and what was expected, when it holds a field or an enum value that the
+// contract does not have, at any depth, or a tensor whose dtype, shape and bytes do not agree. What the problem means is
+// decided afterwards, by Problem::Create.
+// Thread rule: pure functions.
+#pragma once
+
+#include <google/protobuf/message.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "attnd/v1/attention.pb.h"
+#include "core/problem.h"
+
+namespace attnd::server {
+
+// What a tensor's `data` must be.
+enum class DataRule {
+  kWhole,         // Attend: every byte
+  kWholeOrLater,  // AttendStream's header: every byte, or none and they follow in pieces (InputTensor::data is null)
+  kNone,          // Plan
+};
+
+// Parses and frees `buffer`. INVALID_ARGUMENT when the bytes are no such message.
+absl::Status ParseMessage(grpc::ByteBuffer& buffer, google::protobuf::Message& message);
+
+// No unknown field and no unknown enum value, at any depth.
+absl::Status CheckKnown(const google::protobuf::Message& message);
+
+// The same for the message's own fields alone, not for what they hold.
+absl::Status CheckKnownFields(const google::protobuf::Message& message);
+
+// What a message of a stream is about, found without parsing it: protobuf writers put the id first. 0 and false when it is not.
+struct StreamMessagePeek {
+  std::uint64_t problem_id = 0;
+  bool is_header = false;
+};
+StreamMessagePeek PeekStreamMessage(const grpc::ByteBuffer& buffer);
+
+// The inputs point into `request`, which must outlive them. Calls CheckKnown.
+absl::StatusOr<ProblemInputs> DecodeProblem(const v1::AttendRequest& request, DataRule rule);
+
+// Every tensor that came, under the path that pieces name it by: "q", "projection.w_q", "options.rotary.q_positions".
+void ForEachTensor(ProblemInputs& inputs, absl::FunctionRef<void(absl::string_view path, InputTensor& tensor)> visit);
+
+// Bytes of a tensor that DecodeProblem accepted.
+std::int64_t TensorBytes(const InputTensor& tensor);
+
+}  // namespace attnd::server

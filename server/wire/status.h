@@ -1,0 +1,34 @@
+// The one place where our errors become gRPC's. A caller's mistake is never INTERNAL.
+// Thread rule: pure functions.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <new>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace attnd::server {
+
+// The only function that makes a grpc::Status from an absl::Status. A retry delay becomes google.rpc.RetryInfo in the
+// status details.
+grpc::Status ToGrpcStatus(const absl::Status& status);
+
+// The same code with an invitation to try again after `delay`.
+absl::Status WithRetryDelay(absl::Status status, absl::Duration delay);
+
+// The answer when memory ran out in spite of admission.
+absl::Status OutOfMemory();
+
+// Runs `function`, which returns absl::Status; an allocation that fails in it becomes RESOURCE_EXHAUSTED.
+template <typename Function>
+absl::Status CatchBadAlloc(Function&& function) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory();
+  }
+}
+
+}  // namespace attnd::server

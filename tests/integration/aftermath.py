@@ -1,0 +1,58 @@
+"""What every fault test ends with: a good call that works, and memory and descriptors back where they were."""
+
+import contextlib
+
+import numpy as np
+
+import wire
+from attnd.v1 import attention_pb2 as pb
+from attnd_server import CALL_SECONDS_MAX, eventually
+
+
+def random_request(heads, rows, width, **options):
+    draw = np.random.default_rng(rows).standard_normal
+    return wire.request(*(draw((1, heads, rows, width)) for _ in range(3)), **options)
+
+
+def long_request(rows=4096):
+    """Seconds of compute from few bytes: float64 in plain loops."""
+    return random_request(1, rows, 64, reference=True)
+
+
+def good_call(server):
+    """The lesson's three tokens, on a connection of its own."""
+    q, k, v = (
+        np.array(t).reshape(1, 1, -1, 4)
+        for t in (
+            [1, 0, 0.5, 1],
+            [[1, 0, 0.8, 1], [0, 1, 0.2, 0], [0.2, 0.2, 0.4, 0.1]],
+            [[0.9, 0.1, 0.7, 0.8], [0.1, 0.9, 0.2, 0.1], [0.3, 0.3, 0.5, 0.2]],
+        )
+    )
+    with server.channel() as channel:
+        stub = type(server.stub())(channel)
+        answer = wire.attend(stub, wire.request(q, k, v))
+        assert np.round(answer["output"].ravel().astype(float), 4).tolist() == [0.6151, 0.2941, 0.5616, 0.5337]
+        streamed = wire.attend_stream(stub, wire.request(q, k, v))
+        assert streamed.raw == answer.raw
+
+
+def memory_reserved(server):
+    with server.channel() as channel:
+        return type(server.stub())(channel).Info(pb.InfoRequest(), timeout=CALL_SECONDS_MAX).memory_bytes_used
+
+
+@contextlib.contextmanager
+def leaves_nothing(server):
+    """Around a fault. Reserved memory must come back to nothing; descriptors to what they were."""
+    good_call(server)
+    server.close_channels()
+    eventually("idle before the fault", lambda: memory_reserved(server) == 0)
+    server.close_channels()
+    descriptors = server.descriptors()
+    yield
+    eventually("reserved memory is given back", lambda: memory_reserved(server) == 0)
+    good_call(server)
+    server.close_channels()
+    eventually("descriptors are given back", lambda: server.descriptors() <= descriptors)
+    assert server.is_alive()

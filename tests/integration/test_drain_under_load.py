@@ -1,0 +1,87 @@
+"""SIGTERM under load: each call has exactly one outcome, and the process ends by itself with 0."""
+
+import signal
+import threading
+
+import grpc
+
+import wire
+from aftermath import good_call, long_request, random_request
+from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually, health_pb2
+
+WORKERS = 6
+
+
+def test_calls_finish_or_are_told():
+    with AttndServer() as server:
+        good_call(server)
+        request, outcomes, stop = random_request(4, 300, 64), [], threading.Event()
+        expected = wire.attend(server.stub(), request).raw
+
+        def work(call):
+            stub = server.stub()
+            while not stop.is_set():
+                try:
+                    outcomes.append("good" if call(stub, request).raw == expected else "wrong bytes")
+                except wire.ProblemFailed as failed:
+                    outcomes.append(failed.code)
+                except grpc.RpcError as failed:
+                    outcomes.append(failed.code())
+
+        watched = []
+
+        def watch():
+            try:
+                for reply in server.health().Watch(health_pb2.HealthCheckRequest(), timeout=CALL_SECONDS_MAX):
+                    watched.append(reply.status)
+            except grpc.RpcError as ended:
+                watched.append(ended.code())
+
+        threads = [threading.Thread(target=work, args=(list(wire.CALLS.values())[n % 2],)) for n in range(WORKERS)]
+        threads.append(threading.Thread(target=watch))
+        for thread in threads:
+            thread.start()
+        eventually("under load", lambda: outcomes.count("good") >= 3 * WORKERS and watched)
+        server.signal(signal.SIGTERM)
+        code = server.wait()
+        stop.set()
+        for thread in threads:
+            thread.join(CALL_SECONDS_MAX)
+            assert not thread.is_alive()
+        assert code == 0
+        assert set(outcomes) <= {"good", grpc.StatusCode.UNAVAILABLE}, set(outcomes)
+        assert watched[:2] == [health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING]
+
+
+def test_work_that_outlasts_the_drain_is_told():
+    with AttndServer("--drain_ms=300") as server:
+        before = server.cpu_seconds()
+        call = server.stub().Attend.future(long_request(8192), timeout=CALL_SECONDS_MAX)
+        eventually("it computes", lambda: server.cpu_seconds() - before > 0.1)
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert call.exception().code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+def test_a_second_signal_ends_it_at_once():
+    server = AttndServer("--drain_ms=600000")
+    try:
+        before = server.cpu_seconds()
+        call = server.stub().Attend.future(long_request(8192), timeout=CALL_SECONDS_MAX)
+        eventually("it computes", lambda: server.cpu_seconds() - before > 0.1)
+        server.signal(signal.SIGTERM)
+        eventually("it drains", lambda: refuses(server))
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 1
+        assert call.exception() is not None
+    finally:
+        server.kill()
+
+
+def refuses(server):
+    """A new call during a drain is refused, or finds no listener any more."""
+    try:
+        wire.attend(server.stub(), random_request(1, 2, 2), timeout=10)
+    except grpc.RpcError as refused:
+        return refused.code() == grpc.StatusCode.UNAVAILABLE
+    return False

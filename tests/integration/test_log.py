@@ -1,0 +1,50 @@
+"""One line a request, and nothing in it that a peer could have shaped."""
+
+import json
+
+import grpc
+import pytest
+
+import wire
+from aftermath import good_call, random_request
+from attnd.v1 import attention_pb2 as pb
+from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
+
+FORGED = 'q\n2026-01-01 forged line\x1b[31m"'
+
+
+def provoke(server):
+    """Puts the forged text wherever a peer can put text."""
+    header = next(wire.stream_messages(1, random_request(1, 4, 4)))
+    piece = pb.AttendStreamRequest(problem_id=1, piece=pb.TensorPiece(tensor=FORGED, data=b"0000"))
+    list(server.stub().AttendStream(iter([header, piece]), timeout=CALL_SECONDS_MAX))
+    with pytest.raises(grpc.RpcError):
+        server.channel().unary_unary(f"/attnd.v1.AttentionService/No%0A{'x' * 20}")(b"", timeout=CALL_SECONDS_MAX)
+    server.stub(("grpc.primary_user_agent", "agent\x1b")).Info(pb.InfoRequest(), timeout=CALL_SECONDS_MAX)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_lines_cannot_be_forged(log_format):
+    with AttndServer(f"--log_format={log_format}", "--log_level=debug") as server:
+        good_call(server)
+        provoke(server)
+        good_call(server)
+        eventually("the calls are logged", lambda: server.log().count("Attend") >= 4)
+        log = server.log_path.read_bytes()
+        assert b"\x1b" not in log
+        assert not [line for line in log.splitlines() if line.startswith(b"2026-01-01 forged")]
+        assert all(32 <= byte < 127 for byte in log.replace(b"\n", b""))
+        if log_format == "json":
+            for line in log.decode().splitlines():
+                assert isinstance(json.loads(line), dict)
+
+
+def test_one_line_a_request():
+    with AttndServer("--log_format=json") as server:
+        for _ in range(5):
+            wire.attend(server.stub(), random_request(1, 4, 4))
+        with pytest.raises(grpc.RpcError):
+            wire.attend(server.stub(), pb.AttendRequest())
+        lines = [line for line in server.log().splitlines() if '"Attend"' in line or "/Attend" in line]
+        assert len(lines) == 6, server.log()
+        assert sum("INVALID_ARGUMENT" in line for line in lines) == 1

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Sets up, builds and tests attnd.
+#
+#   tests/run.sh [--all] [--yes]
+#
+#   (nothing)  unit, conformance, integration and interop tests of the release build (up to 20 minutes on 2 cores)
+#   --all      the above, and style, static checks, sanitizers, fuzzers and the container (up to 50 minutes)
+#   --yes      do not ask before installing packages, even at a terminal
+#
+# Stops at the first step that fails. Builds live in build/<preset>; a second run rebuilds only what changed.
+# JOBS=N changes how many compilers run at once (default: the number of CPUs).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+all=0 setup=(deploy/setup.sh --for tests)
+for option in "$@"; do
+  case "$option" in
+    --all) all=1 setup[2]=all ;;
+    --yes) setup+=(--yes) ;;
+    -h | --help) sed -n '2,/^set -/p' "$0" | sed -e '/^set -/d' -e 's/^# \{0,1\}//'; exit 0 ;;
+    *) echo "run: unknown option '$option'; see tests/run.sh --help" >&2; exit 2 ;;
+  esac
+done
+jobs="${JOBS:-$(nproc)}"
+python=/usr/bin/python3 # Debian's own: it sees Debian's numpy, grpcio and pytest
+started=$SECONDS
+export PYTHONDONTWRITEBYTECODE=1
+
+step() { # TEXT COMMAND...
+  local text="$1" start=$SECONDS code=0
+  shift
+  printf '\n=== %s\n' "$text"
+  "$@" || code=$?
+  if [ "$code" != 0 ]; then
+    printf '=== FAILED after %d s, exit code %d: %s\n' $((SECONDS - start)) "$code" "$text" >&2
+    exit 1
+  fi
+  printf '=== ok, %d s: %s\n' $((SECONDS - start)) "$text"
+}
+
+build() { # PRESET [TARGET...]: output only when it fails
+  local preset="$1" log="build/$1.log"
+  shift
+  mkdir -p build
+  if ! { cmake --preset "$preset" && cmake --build --preset "$preset" -j "$jobs" ${*:+--target "$@"}; } \
+    >"$log" 2>&1; then
+    grep -nE 'error|FAILED|undefined reference' "$log" | head -n 40 >&2 || true
+    tail -n 40 "$log" >&2
+    return 1
+  fi
+  tail -n 1 "$log"
+}
+
+units() { # PRESET
+  ctest --test-dir "build/$1" --output-on-failure --no-tests=error
+}
+
+pytests() { # BIN_FOLDER TEST...
+  ATTND_BIN="$PWD/$1" "$python" -m pytest -c tests/pytest.ini "${@:2}"
+}
+
+fuzzers() { # each replays its corpus, then looks further for a bounded time; a finding is kept under build/fuzz
+  local fuzzer name log found=0
+  for fuzzer in build/fuzz/bin/*_fuzz; do
+    name="$(basename "$fuzzer")" log="$fuzzer.log" found=1
+    mkdir -p "build/fuzz/new/$name"
+    if ! { "$fuzzer" -runs=0 "tests/fuzz/corpus/$name" &&
+      "$fuzzer" -max_total_time=30 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+        -artifact_prefix="build/fuzz/$name-" "build/fuzz/new/$name" "tests/fuzz/corpus/$name"; } >"$log" 2>&1; then
+      tail -n 60 "$log" >&2
+      return 1
+    fi
+    printf '%s: %s runs, no finding\n' "$name" "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")"
+  done
+  ((found))
+}
+
+# Debian's abseil and protobuf are not instrumented: containers that cross into them look overflown when they are not.
+export ASAN_OPTIONS=detect_container_overflow=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1
+
+step "set-up" "${setup[@]}"
+
+if [ "$all" = 1 ]; then
+  step "style: layout, includes, headers, words" "$python" -m pytest -c tests/pytest.ini tests/style
+  step "style: clang-format and buf lint" tests/style/format_and_lint.sh
+fi
+
+step "build: release" build release
+step "unit tests: release" units release
+step "conformance tests" pytests build/release/bin tests/conformance
+step "integration tests" pytests build/release/bin tests/integration
+step "interop tests" pytests build/release/bin tests/interop
+
+if [ "$all" = 1 ]; then
+  step "static checks: clang-tidy" tests/style/tidy.sh
+  step "build: tsan (core only)" build tsan
+  step "unit tests: tsan" units tsan
+  step "build: asan" build asan
+  step "unit tests: asan" units asan
+  step "conformance tests: asan" pytests build/asan/bin tests/conformance
+  step "build: fuzz" build fuzz
+  step "fuzzers: corpora, then 30 s each" fuzzers
+  step "container" tests/container.sh
+fi
+
+printf '\n=== all passed in %d s\n' $((SECONDS - started))
