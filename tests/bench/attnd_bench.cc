@@ -63,7 +63,8 @@ double Median(std::vector<double> values) {
 void RunOnce(const Problem& problem, RowSink& sink, Executor& executor) {
   std::promise<absl::Status> done;
   StartAttention(std::shared_ptr<const Problem>(std::shared_ptr<void>(), &problem), sink, executor,
-                 std::make_shared<CancelToken>(), [&](const AttentionReport& report) { done.set_value(report.status); });
+                 std::make_shared<CancelToken>(),
+                 [&](const AttentionReport& report) { done.set_value(report.status); });
   if (!done.get_future().get().ok()) std::exit(1);
 }
 

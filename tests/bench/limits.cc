@@ -14,29 +14,20 @@ namespace attnd::bench {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Twelve independent chains cover the latency of two multiply-add units. Returns the FLOPs done.
+// Twelve independent chains cover the latency of two multiply-add units. They start from different values, so that none
+// can be computed from another. Returns the FLOPs done.
 double MultiplyAdds(std::int64_t rounds, float* keep) {
   const hn::ScalableTag<float> d;
-  auto a0 = hn::Set(d, 1.0F), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0, a8 = a0, a9 = a0, a10 = a0,
-       a11 = a0;
+  constexpr int kChains = 12;
+  hn::Vec<decltype(d)> chain[kChains];
+  for (int c = 0; c < kChains; ++c) chain[c] = hn::Set(d, keep[c] + static_cast<float>(c));
   const auto x = hn::Set(d, 0.999999F), y = hn::Set(d, 1e-7F);
   for (std::int64_t i = 0; i < rounds; ++i) {
-    a0 = hn::MulAdd(a0, x, y);
-    a1 = hn::MulAdd(a1, x, y);
-    a2 = hn::MulAdd(a2, x, y);
-    a3 = hn::MulAdd(a3, x, y);
-    a4 = hn::MulAdd(a4, x, y);
-    a5 = hn::MulAdd(a5, x, y);
-    a6 = hn::MulAdd(a6, x, y);
-    a7 = hn::MulAdd(a7, x, y);
-    a8 = hn::MulAdd(a8, x, y);
-    a9 = hn::MulAdd(a9, x, y);
-    a10 = hn::MulAdd(a10, x, y);
-    a11 = hn::MulAdd(a11, x, y);
+#pragma GCC unroll 12
+    for (int c = 0; c < kChains; ++c) chain[c] = hn::MulAdd(chain[c], x, y);
   }
-  const auto sum = a0 + a1 + a2 + a3 + a4 + a5 + a6 + a7 + a8 + a9 + a10 + a11;
-  *keep = hn::GetLane(hn::SumOfLanes(d, sum));
-  return static_cast<double>(rounds) * 12 * 2 * static_cast<double>(hn::Lanes(d));
+  for (int c = 0; c < kChains; ++c) keep[c] = hn::GetLane(hn::SumOfLanes(d, chain[c]));
+  return static_cast<double>(rounds) * kChains * 2 * static_cast<double>(hn::Lanes(d));
 }
 
 void SumFloats(const float* data, std::int64_t count, float* keep) {
