@@ -58,7 +58,10 @@ constexpr OptionProbe kOptionProbes[] = {
     {"softcap", [](OptionInputs& o) { o.softcap = 1.0; }},
     {"alibi_slopes", [](OptionInputs& o) { o.alibi_slopes = {1.0f}; }},
     {"sinks", [](OptionInputs& o) { o.sinks = {0.0f}; }},
-    {"rotary", [](OptionInputs& o) { o.rotary = RotaryInputs{RotaryStyle::kHalf, 2, {}, {}, {}}; }},
+    {"rotary",
+     [](OptionInputs& o) {
+       o.rotary = RotaryInputs{RotaryStyle::kHalf, 2, {}, {}, {}};
+     }},
     {"layout", [](OptionInputs& o) { o.layout = Layout::kBNHD; }},
     {"output_dtype", [](OptionInputs& o) { o.output_dtype = DType::kFloat16; }},
     {"mode", nullptr},
@@ -77,7 +80,8 @@ bool TilesCompute(const OptionProbe& probe) {
 
 absl::StatusOr<v1::PlanResponse> AnswerPlan(const Engine& engine, const v1::PlanRequest& request) {
   if (absl::Status status = CheckKnown(request); !status.ok()) return status;
-  if (!request.has_problem()) return absl::InvalidArgumentError("problem: absent, expected an AttendRequest without data");
+  if (!request.has_problem())
+    return absl::InvalidArgumentError("problem: absent, expected an AttendRequest without data");
   if (request.layers() < 0) {
     return absl::InvalidArgumentError(absl::StrCat("layers: ", request.layers(), ", expected at least 0"));
   }

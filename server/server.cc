@@ -17,6 +17,7 @@
 #include "server/engine.h"
 #include "server/health.h"
 #include "server/log.h"
+#include "server/reflection.h"
 #include "server/service.h"
 
 namespace attnd::server {
@@ -65,6 +66,7 @@ struct Server::Parts {
   Engine engine;
   AttentionServiceImpl attention;
   HealthService health;
+  ReflectionService reflection;
   std::unique_ptr<grpc::Server> grpc_server;
 };
 
@@ -83,6 +85,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& asked)
   }
   builder.RegisterService(&parts->attention);
   builder.RegisterService(&parts->health);
+  if (config.reflection) builder.RegisterService(&parts->reflection);
   parts->grpc_server = builder.BuildAndStart();
   if (parts->grpc_server == nullptr) {
     return absl::UnavailableError(absl::StrCat("--listen: cannot listen on ", absl::StrJoin(config.listen, ","),

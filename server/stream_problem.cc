@@ -83,9 +83,9 @@ absl::Status StreamProblem::Accept(const v1::TensorPiece& piece) {
     if (pending.cover.complete() && --missing_ == 0) complete_at_ = absl::Now();
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("piece.tensor: \"",
-                                                 absl::CEscape(piece.tensor().substr(0, kPathBytesMax)),
-                                                 "\", expected a tensor of the header that has elements and no data there"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("piece.tensor: \"", absl::CEscape(piece.tensor().substr(0, kPathBytesMax)),
+                   "\", expected a tensor of the header that has elements and no data there"));
 }
 
 std::string StreamProblem::Missing() const {

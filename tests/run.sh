@@ -52,7 +52,7 @@ build() { # PRESET [TARGET...]: output only when it fails
 }
 
 units() { # PRESET
-  ctest --test-dir "build/$1" --output-on-failure --no-tests=error
+  ctest --test-dir "build/$1/tests" --output-on-failure --no-tests=error
 }
 
 pytests() { # BIN_FOLDER TEST...
@@ -62,7 +62,7 @@ pytests() { # BIN_FOLDER TEST...
 fuzzers() { # each replays its corpus, then looks further for a bounded time; a finding is kept under build/fuzz
   local fuzzer name log found=0
   for fuzzer in build/fuzz/bin/*_fuzz; do
-    name="$(basename "$fuzzer")" log="$fuzzer.log" found=1
+    name="$(basename "$fuzzer" _fuzz)" log="$fuzzer.log" found=1
     mkdir -p "build/fuzz/new/$name"
     if ! { "$fuzzer" -runs=0 "tests/fuzz/corpus/$name" &&
       "$fuzzer" -max_total_time=30 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
@@ -99,7 +99,8 @@ if [ "$all" = 1 ]; then
   step "build: asan" build asan
   step "unit tests: asan" units asan
   step "conformance tests: asan" pytests build/asan/bin tests/conformance
-  step "build: fuzz" build fuzz
+  # Only the fuzzers, and what they link.
+  step "build: fuzz" build fuzz $(basename -as .cc tests/fuzz/*_fuzz.cc)
   step "fuzzers: corpora, then 30 s each" fuzzers
   step "container" tests/container.sh
 fi
