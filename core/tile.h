@@ -21,13 +21,13 @@ struct TilePlan {
   TensorView q, k, v;  // [B, H, N, d] as the kernels read them; v is float32 here
   std::int64_t tile_rows = 0, key_tiles = 0, packed_stride = 0;
 
-  AlignedBuffer<float>
-      packed_k;  // [B * Hkv, key_tiles, d_k, packed_stride]: K transposed, once for all query tiles and heads of a group
-  AlignedBuffer<float> packed_v;      // [B * Hkv, Nk, d_v], when v came narrower than float32
-  AlignedBuffer<float> projected_q;   // [B, N, Hq, d_k], with x
-  AlignedBuffer<float> projected_k;   // [B, N, Hkv, d_k], with x
-  AlignedBuffer<float> projected_v;   // [B, N, Hkv, d_v], with x
-  AlignedBuffer<float> heads_out;     // [B, Nq, Hq, d_v], with w_o
+  AlignedBuffer<float> packed_k;     // [B * Hkv, key_tiles, d_k, packed_stride]: K transposed, once for all query tiles
+                                     // and heads of a group
+  AlignedBuffer<float> packed_v;     // [B * Hkv, Nk, d_v], when v came narrower than float32
+  AlignedBuffer<float> projected_q;  // [B, N, Hq, d_k], with x
+  AlignedBuffer<float> projected_k;  // [B, N, Hkv, d_k], with x
+  AlignedBuffer<float> projected_v;  // [B, N, Hkv, d_v], with x
+  AlignedBuffer<float> heads_out;    // [B, Nq, Hq, d_v], with w_o
   AlignedBuffer<float> row_m, row_l;  // [B * Hq * Nq], when weights are wanted: a row's final maximum and sum
 
   // Logits are scores * unit. Where nothing is added to q . k and scale is an ordinary positive number, scores stay

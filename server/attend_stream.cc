@@ -114,7 +114,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
 
   void WriteBlock(grpc::ByteBuffer message) override {
     const std::lock_guard lock(mutex_);
-    EnqueueLocked({std::move(message), nullptr, 0, false});
+    EnqueueLocked({message, nullptr, 0, false});
   }
 
   bool HasRoom() const override { return dead_ || queue_bytes_ < queue_bytes_max_; }

@@ -33,7 +33,7 @@ class Engine {
   Executor executor;
   const ComputeRates rates;
 
-  ProblemLimits limits() const { return {config.sequence_heads_max, config.rows_max}; }
+  ProblemLimits limits() const { return {config.sequence_heads_max, config.rows_max, config.width_max}; }
 
   // When a problem that arrived `now` must be done. `call_deadline` is infinite for a call without one.
   absl::Time Deadline(absl::Time now, absl::Time call_deadline) const;

@@ -157,9 +157,9 @@ struct ExplainCommand {
     const TensorRead keys = TensorRead::Heads(projected ? k : request.k(), layout);
     const TensorRead values = TensorRead::Heads(projected ? v : request.v(), layout);
     const std::int64_t kv_head = h / (queries.shape[1] / keys.shape[1]);
-    const auto row_of = [](const TensorRead& tensor, std::int64_t sequence, std::int64_t head, std::int64_t n) {
+    const auto row_of = [](const TensorRead& tensor, std::int64_t in_sequence, std::int64_t in_head, std::int64_t n) {
       std::vector<double> numbers;
-      for (std::int64_t c = 0; c < tensor.shape[3]; ++c) numbers.push_back(tensor.At(sequence, head, n, c));
+      for (std::int64_t c = 0; c < tensor.shape[3]; ++c) numbers.push_back(tensor.At(in_sequence, in_head, n, c));
       return numbers;
     };
     lesson->query = row_of(queries, b, h, i);

@@ -20,7 +20,7 @@ std::string EnumName(const google::protobuf::EnumValueDescriptor& value) {
     prefix.push_back(absl::ascii_toupper(static_cast<unsigned char>(c)));
   }
   prefix.push_back('_');
-  const std::string name = value.name();
+  const absl::string_view name = value.name();
   return absl::AsciiStrToLower(absl::StartsWith(name, prefix) ? name.substr(prefix.size()) : name);
 }
 

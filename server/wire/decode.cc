@@ -88,8 +88,8 @@ struct Decoder {
   DataRule rule;
   absl::Status status;
 
-  void Fail(std::string text) {
-    if (status.ok()) status = absl::InvalidArgumentError(std::move(text));
+  void Fail(absl::string_view text) {
+    if (status.ok()) status = absl::InvalidArgumentError(text);
   }
 
   std::optional<InputTensor> Tensor(bool present, const v1::Tensor& tensor, absl::string_view path) {

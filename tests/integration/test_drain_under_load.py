@@ -53,7 +53,7 @@ def test_calls_finish_or_are_told():
             thread.join(CALL_SECONDS_MAX)
             assert not thread.is_alive()
         assert code == 0
-        # gRPC itself ends a call with CANCELLED that arrives in the very instant of its shutdown, before the server sees it.
+        # gRPC itself ends a call with CANCELLED that arrives in the instant of its shutdown, before the server sees it.
         refused = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
         assert set(outcomes) <= {"good"} | refused, set(outcomes)
         # All that the server accepted was answered in full, and the callers have it.

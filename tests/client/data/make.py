@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the .npy and .npz files of this folder with NumPy. Every [3, 4] array holds (i - 5) / 4 for i = 0 ... 11, which
-all float types hold exactly; integers hold i - 5, bools i % 3 == 0."""
+"""Writes the .npy and .npz files of this folder with NumPy.
+
+Every [3, 4] array holds (i - 5) / 4 for i = 0 ... 11, which all float types hold exactly; integers hold i - 5, bools
+i % 3 == 0.
+"""
 import io
 import os
 import zipfile
