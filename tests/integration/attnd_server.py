@@ -89,6 +89,10 @@ class AttndServer:
         fields = pathlib.Path(f"/proc/{self.pid}/statm").read_text().split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    def peak_resident_bytes(self):
+        status = pathlib.Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) << 10
+
     def cpu_seconds(self):
         fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -148,12 +152,13 @@ class AttndServer:
 
 
 def eventually(what, condition, seconds_max=60):
-    """Waits until condition() is true; the bound is there for hangs only."""
+    """Waits until condition() is true, and gives what it gave; the bound is there for hangs only."""
     end = time.monotonic() + seconds_max
-    while not condition():
+    while not (value := condition()):
         if time.monotonic() > end:
             raise AssertionError(f"still not so after {seconds_max} s: {what}")
         time.sleep(0.02)
+    return value
 
 
 __all__ = ["AttndServer", "BIN", "CALL_SECONDS_MAX", "ROOT", "eventually", "health_pb2"]

@@ -1,0 +1,143 @@
+"""attn against a real server, as a person uses it: files in, files out, exit codes, errors in one line."""
+
+import json
+import subprocess
+
+import numpy as np
+import pytest
+
+import oracle
+from aftermath import good_call
+from attnd_server import BIN, CALL_SECONDS_MAX, ROOT
+
+NPZ = ROOT / "tests" / "conformance" / "lesson_five_tokens.npz"
+
+
+def attn(server, *arguments, code=0):
+    command = [BIN / "attn", arguments[0], f"--server={server.address}", *map(str, arguments[1:])]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CALL_SECONDS_MAX)
+    assert ran.returncode == code, ran.stdout + ran.stderr
+    return ran
+
+
+@pytest.fixture
+def files(tmp_path):
+    """q, k, v as .npy: (2, 4/2, 33, 65, 16)."""
+    rng = np.random.default_rng(41)
+    arrays = {
+        "q": rng.standard_normal((2, 4, 33, 16)),
+        "k": rng.standard_normal((2, 2, 65, 16)),
+        "v": rng.standard_normal((2, 2, 65, 16)),
+    }
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array.astype(np.float32))
+    return tmp_path
+
+
+def tensors(files):
+    return [f"--{name}={files / f'{name}.npy'}" for name in "qkv"]
+
+
+@pytest.mark.parametrize("way", ["--unary", "--stream"])
+def test_run(server, files, way):
+    attn(
+        server,
+        "run",
+        *tensors(files),
+        "--causal",
+        way,
+        f"--output={files / 'o.npy'}",
+        f"--weights={files / 'w.npy'}",
+        f"--lse={files / 'l.npy'}",
+        "--check_rows=8",
+        "--report",
+    )
+    right = oracle.attention(*(np.load(files / f"{name}.npy") for name in "qkv"), causal=True)
+    answer = {
+        name: np.load(files / f"{letter}.npy") for name, letter in (("output", "o"), ("weights", "w"), ("lse", "l"))
+    }
+    oracle.assert_answer(answer, right)
+
+
+def test_run_in_half_width(server, files):
+    attn(server, "run", *tensors(files), "--wire_dtype=float16", f"--output={files / 'o.npy'}")
+    output = np.load(files / "o.npy")
+    right = oracle.attention(*(np.load(files / f"{name}.npy").astype(np.float16) for name in "qkv"))
+    oracle.assert_answer({"output": output}, right, str(output.dtype))
+
+
+def test_run_from_x(server, tmp_path):
+    attn(
+        server,
+        "run",
+        f"--npz={NPZ}",
+        "--wire_dtype=float32",
+        f"--output={tmp_path / 'o.npy'}",
+        f"--projected=q={tmp_path / 'pq.npy'}",
+    )
+    given = np.load(NPZ)
+    for name, stated in (("o", "O"), ("pq", "Q")):
+        np.testing.assert_allclose(
+            np.load(tmp_path / f"{name}.npy").reshape(given[stated].shape), given[stated], atol=2e-6
+        )
+
+
+def test_explain_prints_the_lesson(server):
+    shown = attn(server, "explain").stdout
+    for digits in (
+        "2.40",
+        "0.10",
+        "0.50",
+        "1.20",
+        "0.05",
+        "0.25",
+        "0.5871",
+        "0.1859",
+        "0.2270",
+        "0.6151 0.2941 0.5616 0.5337",
+        "0.3 0.3 0.5 0.2",
+    ):
+        assert digits in shown
+
+
+def test_plan_and_info(server):
+    planned = attn(server, "plan", "--shape=1,1,4096,128", "--json").stdout
+    assert json.loads(planned)["score_multiply_adds_per_head"] in (2147483648, "2147483648")
+    assert "message_bytes_max" in attn(server, "info").stdout
+
+
+def test_bench(server):
+    shown = attn(server, "bench", "--shape=1,1,5,64", "--duration_s=0.5", "--concurrency=2").stdout
+    assert "p50" in shown and "p99" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments, code",
+    [
+        (["run", "--q=/nonexistent.npy", "--k=/nonexistent.npy", "--v=/nonexistent.npy"], 1),
+        (["run"], 2),
+        (["run", "--no_such_flag"], None),
+        (["plan", "--shape=1,2"], 2),
+    ],
+)
+def test_errors_are_one_line_that_says_what_to_do(server, arguments, code):
+    command = [BIN / "attn", arguments[0], f"--server={server.address}", *arguments[1:]]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CALL_SECONDS_MAX)
+    assert ran.returncode == code if code is not None else ran.returncode > 0
+    assert 1 <= len(ran.stderr.strip().splitlines()) <= 2
+    good_call(server)
+
+
+def test_a_shape_that_the_server_refuses(server, files):
+    np.save(files / "k.npy", np.zeros((2, 2, 65, 15), np.float32))
+    refused = attn(server, "run", *tensors(files), code=1)
+    assert "k: shape [2,2,65,15], expected d_k = 16 as in q" in refused.stderr
+    good_call(server)
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "plan", "info", "health", "bench"])
+def test_help_has_an_example(command):
+    shown = subprocess.run(
+        [BIN / "attn", command, "--help"], capture_output=True, text=True, check=True, timeout=CALL_SECONDS_MAX
+    ).stdout
+    assert f"attn {command}" in shown and "Example" in shown
