@@ -12,6 +12,7 @@
 #include "core/pack.h"
 #include "core/projection.h"
 #include "core/reference.h"
+#include "core/rotary.h"
 #include "core/softmax.h"
 #include "core/tile.h"
 #include "core/tiling.h"
@@ -121,6 +122,21 @@ void AddProjectedOutputs(const std::shared_ptr<Run>& run, std::vector<Phase>& ph
                          }),
                run->sink));
   }
+}
+
+void AddRotary(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
+  const Problem& problem = *run->problem;
+  const auto add = [&](std::int64_t rows, std::int64_t heads,
+                       void (*turn)(TilePlan&, std::int64_t, std::int64_t, std::byte*)) {
+    // A pair's angle costs about as much as a hundred multiply-adds.
+    phases.push_back(MakePhase(problem.batch * rows, problem.rotary->rotary_dim * (50 + 4 * heads),
+                               [run, rows, turn](std::int64_t item, WorkerContext& context) {
+                                 turn(*run->tiles, item / rows, item % rows,
+                                      context.scratch.Reserve(RotaryScratchBytes(*run->problem->rotary)));
+                               }));
+  };
+  add(problem.q_rows, problem.q_heads, &TurnQuery);
+  add(problem.kv_rows, problem.kv_heads, &TurnKey);
 }
 
 void AddAttention(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
@@ -320,6 +336,7 @@ std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowS
     run->tiles = std::make_unique<TilePlan>(*run->problem);
     if (run->problem->projection.has_value()) AddProjection(run, phases);
     AddProjectedOutputs(run, phases);
+    if (run->problem->rotary.has_value()) AddRotary(run, phases);
     AddAttention(run, phases);
     if (run->problem->d_out > 0) AddProjectOut(run, phases);
   }

@@ -80,6 +80,9 @@ void CountMemory(const Problem& problem, const TokenWidths& widths, Counter& cou
       const std::int64_t width =
           counter.Sum({widths.q, widths.k, widths.v, problem.projection->o ? widths.attended : 0});
       cost.projected_bytes = counter.Product({b, problem.q_rows, width, kBytes});
+    } else if (problem.rotary) {  // turned copies; projected rows turn in place
+      cost.projected_bytes = counter.Sum({counter.Product({b, problem.q_rows, widths.q, kBytes}),
+                                          counter.Product({b, problem.kv_rows, widths.k, kBytes})});
     }
     if (problem.Wants(OutputKind::kWeights)) cost.row_state_bytes = counter.Product({8, b, hq, problem.q_rows});
   }

@@ -1,11 +1,13 @@
 #include "core/softmax.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/softmax.cc"
 #include "core/simd.h"
+#include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd {
@@ -68,6 +70,35 @@ void ScaleRow(float* scores, float scale, std::int64_t columns) {
     hn::StoreU(hn::Mul(hn::LoadU(d, scores + j), hn::Set(d, scale)), d, scores + j);
   }
   for (; j < columns; ++j) scores[j] *= scale;
+}
+
+void SoftCapRow(float* scores, float cap, std::int64_t columns) {
+  const Floats d;
+  const One d1;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto capped = [cap](auto tag, auto value) {
+    const auto vector_cap = hn::Set(tag, cap);
+    return hn::Mul(vector_cap, hn::Tanh(tag, hn::Div(value, vector_cap)));
+  };
+  std::int64_t j = 0;
+  for (; j + lanes <= columns; j += lanes) hn::StoreU(capped(d, hn::LoadU(d, scores + j)), d, scores + j);
+  for (; j < columns; ++j) scores[j] = hn::GetLane(capped(d1, hn::Set(d1, scores[j])));
+}
+
+void AddDistanceBias(float* scores, float slope, float position, std::int64_t columns) {
+  const Floats d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto vector_slope = hn::Set(d, slope);
+  std::int64_t j = 0;
+  for (; j + lanes <= columns; j += lanes) {
+    const auto distance = hn::Abs(hn::Sub(hn::Set(d, position), hn::Iota(d, static_cast<float>(j))));
+    hn::StoreU(hn::NegMulAdd(vector_slope, distance, hn::LoadU(d, scores + j)), d, scores + j);
+  }
+  const One d1;
+  for (; j < columns; ++j) {
+    const auto distance = hn::Set(d1, std::abs(position - static_cast<float>(j)));
+    scores[j] = hn::GetLane(hn::NegMulAdd(hn::Set(d1, slope), distance, hn::Set(d1, scores[j])));
+  }
 }
 
 void AddBias(float* HWY_RESTRICT scores, const float* HWY_RESTRICT bias, std::int64_t columns) {
@@ -185,8 +216,28 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnd {
 
+// Eight bytes at a time; glibc's memchr would have to run twice.
+MaskSummary SummarizeMask(const std::uint8_t* mask, std::int64_t columns) {
+  std::uint64_t all = 0x0101010101010101U, any = 0;
+  std::int64_t j = 0;
+  for (; j + 8 <= columns; j += 8) {
+    std::uint64_t eight;
+    std::memcpy(&eight, mask + j, sizeof(eight));
+    all &= eight;
+    any |= eight;
+  }
+  bool all_true = all == 0x0101010101010101U, any_true = any != 0;
+  for (; j < columns; ++j) {
+    all_true = all_true && mask[j] != 0;
+    any_true = any_true || mask[j] != 0;
+  }
+  return all_true ? MaskSummary::kAllTrue : any_true ? MaskSummary::kMixed : MaskSummary::kAllFalse;
+}
+
 HWY_EXPORT(ExcludeMasked);
 HWY_EXPORT(ScaleRow);
+HWY_EXPORT(SoftCapRow);
+HWY_EXPORT(AddDistanceBias);
 HWY_EXPORT(AddBias);
 HWY_EXPORT(ExcludeByBias);
 HWY_EXPORT(SoftmaxStep);
@@ -200,6 +251,12 @@ void ExcludeMasked(float* scores, const std::uint8_t* mask, std::int64_t columns
 }
 void ScaleRow(float* scores, float scale, std::int64_t columns) {
   HWY_DYNAMIC_DISPATCH(ScaleRow)(scores, scale, columns);
+}
+void SoftCapRow(float* scores, float cap, std::int64_t columns) {
+  HWY_DYNAMIC_DISPATCH(SoftCapRow)(scores, cap, columns);
+}
+void AddDistanceBias(float* scores, float slope, float position, std::int64_t columns) {
+  HWY_DYNAMIC_DISPATCH(AddDistanceBias)(scores, slope, position, columns);
 }
 void AddBias(float* scores, const float* bias, std::int64_t columns) {
   HWY_DYNAMIC_DISPATCH(AddBias)(scores, bias, columns);

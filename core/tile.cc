@@ -9,6 +9,7 @@
 #include "core/checked.h"
 #include "core/gemm.h"
 #include "core/pack.h"
+#include "core/rotary.h"
 #include "core/softmax.h"
 #include "core/tiling.h"
 
@@ -48,7 +49,8 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
   packed_stride = PackedStride(problem.kv_rows);
   scale = static_cast<float>(problem.scale);
   // Outside of this range log2(e) * scale or its reciprocal would leave the normal numbers.
-  folded = !problem.bias.has_value() && scale > 1e-30F && scale < 1e30F;
+  folded = !problem.bias.has_value() && !problem.softcap.has_value() && problem.alibi_slopes.empty() &&
+           problem.sinks.empty() && scale > 1e-30F && scale < 1e30F;
   unit = folded ? scale : 1.0F;
   exp2_factor = std::numbers::log2e_v<float> * unit;
 
@@ -69,6 +71,12 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
     k = rows_view(projected_k, b, n, problem.kv_heads, problem.d_k);
     v = rows_view(projected_v, b, n, problem.kv_heads, problem.d_v);
   }
+  if (problem.rotary.has_value() && !problem.projection.has_value()) {
+    turned_q = AlignedBuffer<float>(problem.batch * problem.q_rows * problem.q_heads * problem.d_k);
+    turned_k = AlignedBuffer<float>(problem.batch * problem.kv_rows * problem.kv_heads * problem.d_k);
+    q = rows_view(turned_q, problem.batch, problem.q_rows, problem.q_heads, problem.d_k);
+    k = rows_view(turned_k, problem.batch, problem.kv_rows, problem.kv_heads, problem.d_k);
+  }
   packed_k = AlignedBuffer<float>(sequences_kv * key_tiles * packed_stride * problem.d_k);
   if (v.dtype != DType::kFloat32) {
     packed_v = AlignedBuffer<float>(sequences_kv * problem.kv_rows * problem.d_v);
@@ -87,6 +95,29 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
 
 const float* TilePlan::KeyTile(std::int64_t b, std::int64_t kv_head, std::int64_t tile) const {
   return packed_k.data() + ((b * problem.kv_heads + kv_head) * key_tiles + tile) * packed_stride * problem.d_k;
+}
+
+namespace {
+
+void Turn(const Problem& problem, const TensorView& came, const TensorView& turned, std::int64_t b, std::int64_t n,
+          std::int64_t position, std::byte* scratch) {
+  const std::int64_t heads = turned.shape[1];
+  auto* const rows = const_cast<float*>(reinterpret_cast<const float*>(turned.Row(b, 0, n)));
+  if (!problem.projection.has_value()) {
+    for (std::int64_t h = 0; h < heads; ++h)
+      WidenToFloat(came.dtype, came.Row(b, h, n), problem.d_k, rows + h * problem.d_k);
+  }
+  RotateToken(*problem.rotary, position, rows, heads, problem.d_k, scratch);
+}
+
+}  // namespace
+
+void TurnQuery(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch) {
+  Turn(plan.problem, plan.problem.q, plan.q, b, n, QueryPosition(plan.problem, b, n), scratch);
+}
+
+void TurnKey(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch) {
+  Turn(plan.problem, plan.problem.k, plan.k, b, n, KeyPosition(plan.problem, b, n), scratch);
 }
 
 void PackKeys(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile) {
@@ -181,16 +212,30 @@ const float* QueryTile::BiasRow(std::int64_t row, std::int64_t key, std::int64_t
   return bias_;
 }
 
+MaskSummary QueryTile::MaskOf(std::int64_t row, std::int64_t key, std::int64_t columns) const {
+  if (!problem_.mask.has_value()) return MaskSummary::kAllTrue;
+  const TensorView& mask = *problem_.mask;
+  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(mask.Row(b_, h_, first_row_ + row));
+  return mask.stride[3] == 0 ? SummarizeMask(bytes, 1) : SummarizeMask(bytes + key, columns);
+}
+
+bool QueryTile::MaskedOut(Rows rows, std::int64_t key, std::int64_t columns) const {
+  if (!problem_.mask.has_value()) return false;
+  const std::int64_t distinct = problem_.mask->stride[2] == 0 ? 1 : rows.count;
+  for (std::int64_t row = rows.first; row < rows.first + distinct; ++row) {
+    if (MaskOf(row, key, columns) != MaskSummary::kAllFalse) return false;
+  }
+  return true;
+}
+
 void QueryTile::Exclude(float* scores, std::int64_t row, std::int64_t key, std::int64_t columns) {
   if (problem_.bias.has_value()) ExcludeByBias(scores, BiasRow(row, key, columns), columns);
-  if (problem_.mask.has_value()) {
-    const TensorView& mask = *problem_.mask;
-    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(mask.Row(b_, h_, first_row_ + row));
-    if (mask.stride[3] != 0) {
-      ExcludeMasked(scores, bytes + key, columns);
-    } else if (*bytes == 0) {
-      std::fill_n(scores, columns, kMinusInfinity);
-    }
+  switch (MaskOf(row, key, columns)) {
+    case MaskSummary::kAllTrue: break;
+    case MaskSummary::kAllFalse: std::fill_n(scores, columns, kMinusInfinity); return;
+    case MaskSummary::kMixed:
+      ExcludeMasked(scores, reinterpret_cast<const std::uint8_t*>(problem_.mask->Row(b_, h_, first_row_ + row)) + key,
+                    columns);
   }
   const Problem::KeyRange keys = problem_.VisibleKeys(b_, first_row_ + row);
   const std::int64_t first = std::clamp<std::int64_t>(keys.first - key, 0, columns);
@@ -199,14 +244,30 @@ void QueryTile::Exclude(float* scores, std::int64_t row, std::int64_t key, std::
   std::fill(scores + end, scores + columns, kMinusInfinity);
 }
 
+void QueryTile::StepsTo(OutputKind step, float* scores, std::int64_t row, std::int64_t key, std::int64_t columns) {
+  if (step >= OutputKind::kScoresScaled) ScaleRow(scores, plan_.scale, columns);
+  if (step >= OutputKind::kScoresCapped && problem_.softcap.has_value()) {
+    SoftCapRow(scores, static_cast<float>(*problem_.softcap), columns);
+  }
+  if (step >= OutputKind::kScoresBiased) {
+    if (!problem_.alibi_slopes.empty()) {
+      const std::int64_t position = first_row_ + row + problem_.q_offset[static_cast<std::size_t>(b_)];
+      AddDistanceBias(scores, problem_.alibi_slopes[static_cast<std::size_t>(h_)], static_cast<float>(position - key),
+                      columns);
+    }
+    if (problem_.bias.has_value()) AddBias(scores, BiasRow(row, key, columns), columns);
+  }
+  Exclude(scores, row, key, columns);
+}
+
 void QueryTile::FinishLogits(Rows rows, std::int64_t key, std::int64_t columns) {
   const bool all_visible = key >= common_.first && key + columns <= common_.end;
-  if (plan_.folded && !problem_.mask.has_value() && all_visible && columns % kSoftmaxColumnsStep == 0) return;
+  const bool padded = columns % kSoftmaxColumnsStep == 0;
+  if (plan_.folded && !problem_.mask.has_value() && all_visible && padded) return;
+  const OutputKind step = plan_.folded ? OutputKind::kScoresDot : OutputKind::kScoresBiased;
   for (std::int64_t row = rows.first; row < rows.first + rows.count; ++row) {
     float* const scores = scores_ + row * kTileStride;
-    if (!plan_.folded) ScaleRow(scores, plan_.scale, columns);
-    if (problem_.bias.has_value()) AddBias(scores, BiasRow(row, key, columns), columns);
-    Exclude(scores, row, key, columns);
+    StepsTo(step, scores, row, key, columns);
     std::fill(scores + columns, scores + PaddedColumns(columns), kMinusInfinity);
   }
 }
@@ -235,6 +296,7 @@ bool QueryTile::Accumulate(Rows rows, bool sanitize, const CancelToken& cancel) 
   for (std::int64_t key = keys.first / kKeyTileColumns * kKeyTileColumns; key < keys.end; key += kKeyTileColumns) {
     if (cancel.ShouldStop()) return false;
     const std::int64_t columns = std::min(kKeyTileColumns, keys.end - key);
+    if (MaskedOut(rows, key, columns)) continue;
     Products(rows, key, columns);
     FinishLogits(rows, key, columns);
     const float* values = reinterpret_cast<const float*>(plan_.v.Row(b_, kv_head_, key));
@@ -281,13 +343,33 @@ bool QueryTile::MayHoldExcluded(std::int64_t row) const {
   return own.end < all.end || own.first > all.first / kKeyTileColumns * kKeyTileColumns;
 }
 
+void QueryTile::MergeSink(std::int64_t row) {
+  if (problem_.sinks.empty()) return;
+  const float sink = problem_.sinks[static_cast<std::size_t>(h_)];
+  if (sink == kMinusInfinity) return;
+  // One more logit without a value, met last: where the row's maximum stands the accumulator stays as it is.
+  float logit[kSoftmaxColumnsStep];
+  std::fill(std::begin(logit), std::end(logit), kMinusInfinity);
+  logit[0] = sink;
+  SoftmaxStep({logit, kSoftmaxColumnsStep, 1, kSoftmaxColumnsStep, plan_.exp2_factor}, m_ + row, l_ + row,
+              alpha_ + row);
+  RescaleRows(accumulator_ + row * problem_.d_v, problem_.d_v, 1, problem_.d_v, alpha_ + row);
+}
+
 double QueryTile::FinishRow(std::int64_t row, const CancelToken& cancel) {
   float* const output = accumulator_ + row * problem_.d_v;
-  if (m_[row] == kMinusInfinity) {
-    if (AllowedKeys(row) == 0) {
-      std::fill_n(output, problem_.d_v, 0.0F);
-      return kMinusInfinity;
-    }
+  const bool nothing_summed = m_[row] == kMinusInfinity;
+  const bool empty = nothing_summed && AllowedKeys(row) == 0;
+  // Allowed keys whose logits are all NaN never showed in the maximum, only in the sum.
+  if (nothing_summed && !empty && std::isnan(l_[row])) m_[row] = kNan;
+  MergeSink(row);
+  if (empty) {
+    std::fill_n(output, problem_.d_v, 0.0F);
+    const double lse = m_[row];  // -inf, or the sink: l is e^0
+    l_[row] = 0;                 // weights of this row are 0
+    return lse;
+  }
+  if (m_[row] == kMinusInfinity || std::isnan(m_[row])) {
     // Allowed logits that are all -inf, or NaN.
     l_[row] = kNan;
     std::fill_n(output, problem_.d_v, kNan);
@@ -296,7 +378,10 @@ double QueryTile::FinishRow(std::int64_t row, const CancelToken& cancel) {
   if (!DivideRow(output, l_[row], problem_.d_v) && std::isfinite(l_[row]) && MayHoldExcluded(row)) {
     // Perhaps a NaN or an infinity in the value of a key that this row may not see. Again, alone, with such values
     // cleared: the same operations on the same numbers otherwise, so the same bytes as if they had been finite.
-    if (Accumulate({row, 1}, /*sanitize=*/true, cancel)) DivideRow(output, l_[row], problem_.d_v);
+    if (Accumulate({row, 1}, /*sanitize=*/true, cancel)) {
+      MergeSink(row);
+      DivideRow(output, l_[row], problem_.d_v);
+    }
   }
   return static_cast<double>(m_[row]) * plan_.unit + std::log(static_cast<double>(l_[row]));
 }
@@ -363,18 +448,10 @@ void QueryTile::EmitSpecialWeights(std::int64_t row, std::byte* target) const {
 
 void QueryTile::EmitRow(OutputKind kind, std::int64_t row, std::int64_t key, std::int64_t columns, float* target) {
   std::copy_n(scores_ + row * kTileStride, columns, target);
+  if (kind != OutputKind::kWeights) return StepsTo(kind, target, row, key, columns);
+  StepsTo(plan_.folded ? OutputKind::kScoresDot : OutputKind::kScoresBiased, target, row, key, columns);
   const std::int64_t index = plan_.RowIndex(b_, h_, first_row_ + row);
-  switch (kind) {
-    case OutputKind::kWeights:
-      if (!plan_.folded) ScaleRow(target, plan_.scale, columns);
-      if (problem_.bias.has_value()) AddBias(target, BiasRow(row, key, columns), columns);
-      Exclude(target, row, key, columns);
-      WeightsRow(target, plan_.row_m.data()[index], plan_.row_l.data()[index], plan_.exp2_factor, columns);
-      return;
-    case OutputKind::kScoresScaled: ScaleRow(target, plan_.scale, columns); break;
-    default: break;
-  }
-  Exclude(target, row, key, columns);
+  WeightsRow(target, plan_.row_m.data()[index], plan_.row_l.data()[index], plan_.exp2_factor, columns);
 }
 
 bool QueryTile::Emit(std::span<const OutputKind> kinds, RowSink& sink, const CancelToken& cancel) {

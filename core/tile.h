@@ -11,6 +11,7 @@
 #include "core/buffer.h"
 #include "core/executor.h"
 #include "core/problem.h"
+#include "core/softmax.h"
 
 namespace attnd {
 
@@ -21,13 +22,15 @@ struct TilePlan {
   TensorView q, k, v;  // [B, H, N, d] as the kernels read them; v is float32 here
   std::int64_t tile_rows = 0, key_tiles = 0, packed_stride = 0;
 
-  AlignedBuffer<float>
-      packed_k;  // [B * Hkv, key_tiles, d_k, packed_stride]: K transposed, once for all query tiles and heads of a group
-  AlignedBuffer<float> packed_v;      // [B * Hkv, Nk, d_v], when v came narrower than float32
-  AlignedBuffer<float> projected_q;   // [B, N, Hq, d_k], with x
-  AlignedBuffer<float> projected_k;   // [B, N, Hkv, d_k], with x
-  AlignedBuffer<float> projected_v;   // [B, N, Hkv, d_v], with x
-  AlignedBuffer<float> heads_out;     // [B, Nq, Hq, d_v], with w_o
+  AlignedBuffer<float> packed_k;     // [B * Hkv, key_tiles, d_k, packed_stride]: K transposed, once for all query tiles
+                                     // and heads of a group
+  AlignedBuffer<float> packed_v;     // [B * Hkv, Nk, d_v], when v came narrower than float32
+  AlignedBuffer<float> projected_q;  // [B, N, Hq, d_k], with x
+  AlignedBuffer<float> projected_k;  // [B, N, Hkv, d_k], with x
+  AlignedBuffer<float> projected_v;  // [B, N, Hkv, d_v], with x
+  AlignedBuffer<float> turned_q;     // [B, Nq, Hq, d_k], with rotary and without x
+  AlignedBuffer<float> turned_k;     // [B, Nk, Hkv, d_k], likewise
+  AlignedBuffer<float> heads_out;    // [B, Nq, Hq, d_v], with w_o
   AlignedBuffer<float> row_m, row_l;  // [B * Hq * Nq], when weights are wanted: a row's final maximum and sum
 
   // Logits are scores * unit. Where nothing is added to q . k and scale is an ordinary positive number, scores stay
@@ -42,6 +45,10 @@ struct TilePlan {
   }
   const float* KeyTile(std::int64_t b, std::int64_t kv_head, std::int64_t tile) const;
 };
+
+// Token n of q (or of k) of sequence b with its rotary embedding: in place where x was projected, else from what came.
+void TurnQuery(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch);
+void TurnKey(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch);
 
 // Fills key tile `tile` of one kv head, and its rows of packed_v. Keys at kv_len[b] and beyond are not read.
 void PackKeys(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile);
@@ -69,15 +76,22 @@ class QueryTile {
   Problem::KeyRange KeysOf(Rows rows) const;
   // q . k of `rows` and keys [key, key + columns) into scores_.
   void Products(Rows rows, std::int64_t key, std::int64_t columns);
-  // Scale and bias where they are not folded, then -inf where a rule excludes.
-  void FinishLogits(Rows rows, std::int64_t key, std::int64_t columns);
+  // The steps from q . k to `step` (a kind of scores) on one row, then -inf where a rule excludes.
+  void StepsTo(OutputKind step, float* scores, std::int64_t row, std::int64_t key, std::int64_t columns);
   void Exclude(float* scores, std::int64_t row, std::int64_t key, std::int64_t columns);
+  // StepsTo the logits that the exponential takes, on all rows.
+  void FinishLogits(Rows rows, std::int64_t key, std::int64_t columns);
+  // What the mask says about one row and a tile of keys, or about all rows.
+  MaskSummary MaskOf(std::int64_t row, std::int64_t key, std::int64_t columns) const;
+  bool MaskedOut(Rows rows, std::int64_t key, std::int64_t columns) const;
   const float* BiasRow(std::int64_t row, std::int64_t key, std::int64_t columns);
   bool Accumulate(Rows rows, bool sanitize, const CancelToken& cancel);
   const float* SanitizedValues(std::int64_t row, std::int64_t key, std::int64_t columns);
   std::int64_t AllowedKeys(std::int64_t row) const;
   bool Allowed(std::int64_t row, std::int64_t key) const;
   bool MayHoldExcluded(std::int64_t row) const;
+  // Takes the sink into m, l and the accumulated row.
+  void MergeSink(std::int64_t row);
   // Divides one accumulated row. Returns its LSE.
   double FinishRow(std::int64_t row, const CancelToken& cancel);
   void StoreRows(RowSink& sink, const double* lse);

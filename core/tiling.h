@@ -12,7 +12,8 @@ namespace attnd {
 // Keys of one tile. A row meets its keys tile by tile from key 0, so this constant is part of what a row's bytes depend
 // on.
 constexpr std::int64_t kKeyTileColumns = 256;
-// Floats from one row of scores to the next: not a power of two, so that a column of rows does not fall into a few cache sets.
+// Floats from one row of scores to the next: not a power of two, so that a column of rows does not fall into a few
+// cache sets.
 constexpr std::int64_t kTileStride = kKeyTileColumns + 16;
 // The same for a packed key tile of `kv_rows` keys in all; a few keys take no more room than they need.
 constexpr std::int64_t PackedStride(std::int64_t kv_rows) { return std::min(kTileStride, CeilDiv(kv_rows, 16) * 16); }
