@@ -19,7 +19,7 @@ struct NamedType {
   absl::string_view name;
   std::int64_t bytes;
 };
-constexpr NamedType kTypes[] = {{DType::kFloat32, "float32", 4}, {DType::kFloat16, "float16", 2},
+constexpr NamedType kTypes[] = {{DType::kFloat32, "float32", 4},   {DType::kFloat16, "float16", 2},
                                 {DType::kBFloat16, "bfloat16", 2}, {DType::kFloat64, "float64", 8},
                                 {DType::kBool, "bool", 1},         {DType::kInt64, "int64", 8}};
 
@@ -57,8 +57,8 @@ std::uint16_t Encode(NarrowFormat format, double value) {
   const int exponent_least = 2 - (1 << (format.exponent_bits - 1));
   const int exponent = std::max(std::ilogb(magnitude), exponent_least);
   if (exponent > -exponent_least + 1) return static_cast<std::uint16_t>(sign | infinity);
-  // The significand as an integer with its leading bit: adding it to the exponent field carries where rounding does, and
-  // gives subnormals their exponent field of 0.
+  // The significand as an integer with its leading bit: adding it to the exponent field carries where rounding does,
+  // and gives subnormals their exponent field of 0.
   const int significand = static_cast<int>(std::nearbyint(std::ldexp(magnitude, format.mantissa_bits - exponent)));
   const int bits = ((exponent - exponent_least) << format.mantissa_bits) + significand;
   return static_cast<std::uint16_t>(sign | std::min(bits, infinity));
@@ -109,7 +109,9 @@ absl::StatusOr<DType> DTypeByName(absl::string_view name) {
 
 bool IsFloat(DType dtype) { return dtype != DType::kBool && dtype != DType::kInt64; }
 
-std::string ShapeText(const std::vector<std::int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ","), "]"); }
+std::string ShapeText(const std::vector<std::int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ","), "]");
+}
 
 absl::StatusOr<std::int64_t> ElementCount(const std::vector<std::int64_t>& shape) {
   std::int64_t count = 1;
@@ -138,9 +140,7 @@ absl::StatusOr<std::int64_t> ByteCount(DType dtype, const std::vector<std::int64
 }
 
 double Float16ToDouble(std::uint16_t bits) { return Decode(kFloat16Format, bits); }
-double BFloat16ToDouble(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
+double BFloat16ToDouble(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 std::uint16_t DoubleToFloat16(double value) { return Encode(kFloat16Format, value); }
 std::uint16_t DoubleToBFloat16(double value) { return Encode(kBFloat16Format, value); }
 

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 #include <string>
-#include "absl/strings/string_view.h"
 #include <vector>
+#include "absl/strings/string_view.h"
 
 #include "absl/status/statusor.h"
 
@@ -30,7 +30,8 @@ absl::StatusOr<std::int64_t> ElementCount(const std::vector<std::int64_t>& shape
 // ElementCount times the element's size, checked likewise.
 absl::StatusOr<std::int64_t> ByteCount(DType dtype, const std::vector<std::int64_t>& shape);
 
-// One float16 or bfloat16 number as float64, and back, rounded once to nearest even. NaN becomes the canonical quiet NaN.
+// One float16 or bfloat16 number as float64, and back, rounded once to nearest even. NaN becomes the canonical quiet
+// NaN.
 double Float16ToDouble(std::uint16_t bits);
 double BFloat16ToDouble(std::uint16_t bits);
 std::uint16_t DoubleToFloat16(double value);

@@ -101,11 +101,12 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& targe
 
 absl::StatusOr<Answer> Client::Attend(const Problem& problem, const CallOptions& options) {
   if (problem.request_bytes() > kMessageBytesMax - (1 << 20)) {
-    return absl::ResourceExhaustedError(absl::StrCat("the tensors have ", problem.request_bytes(),
-                                                     " bytes, more than one message can hold; send them over a stream"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the tensors have ", problem.request_bytes(),
+                     " bytes, more than one message can hold; send them over a stream"));
   }
-  absl::StatusOr<v1::AttendResponse> response = impl_->Unary<v1::AttendResponse>(
-      options, [&](grpc::ClientContext* context, v1::AttendResponse* reply) {
+  absl::StatusOr<v1::AttendResponse> response =
+      impl_->Unary<v1::AttendResponse>(options, [&](grpc::ClientContext* context, v1::AttendResponse* reply) {
         return impl_->attention->Attend(context, problem.request(), reply);
       });
   if (!response.ok()) return response.status();
@@ -117,7 +118,8 @@ std::unique_ptr<Stream> Client::OpenStream(const CallOptions& options) {
       *impl_->attention, impl_->Deadline(options), impl_->options.piece_bytes, /*last=*/false)));
 }
 
-absl::StatusOr<Answer> Client::AttendStream(const Problem& problem, const StreamCall& call, const CallOptions& options) {
+absl::StatusOr<Answer> Client::AttendStream(const Problem& problem, const StreamCall& call,
+                                            const CallOptions& options) {
   return Stream::Impl(*impl_->attention, impl_->Deadline(options), impl_->options.piece_bytes, /*last=*/true)
       .Attend(problem, call);
 }

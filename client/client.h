@@ -85,7 +85,8 @@ class Client {
   // One message each way: for problems and answers up to a few MiB.
   absl::StatusOr<Answer> Attend(const Problem& problem, const CallOptions& options = {});
   // The same over a stream: tensors of any size, in pieces.
-  absl::StatusOr<Answer> AttendStream(const Problem& problem, const StreamCall& call = {}, const CallOptions& options = {});
+  absl::StatusOr<Answer> AttendStream(const Problem& problem, const StreamCall& call = {},
+                                      const CallOptions& options = {});
   // For many problems one after another. The timeout is the whole stream's.
   std::unique_ptr<Stream> OpenStream(const CallOptions& options = {});
 

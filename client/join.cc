@@ -34,8 +34,8 @@ absl::Status BlockPlacer::Place(const v1::Block& block,
       !Inside(block.first_column(), block.columns(), layout.columns) ||
       static_cast<std::int64_t>(block.data().size()) % (block.columns() * element) != 0 ||
       static_cast<std::int64_t>(block.data().size()) / (block.columns() * element) != block.rows()) {
-    return absl::InternalError(absl::StrCat("the server sent a block that does not fit ", Name(block.kind()), " ",
-                                            ShapeText(layout.shape)));
+    return absl::InternalError(
+        absl::StrCat("the server sent a block that does not fit ", Name(block.kind()), " ", ShapeText(layout.shape)));
   }
   progress.elements += block.rows() * block.columns();
   const absl::string_view data = block.data();
@@ -45,8 +45,9 @@ absl::Status BlockPlacer::Place(const v1::Block& block,
   for (std::int64_t row = 0; row < block.rows(); ++row) {
     const std::int64_t row_bytes = block.columns() * element;
     const absl::Status status =
-        place(layout, dtype, {(first + row * layout.row_stride) * element,
-                              data.substr(static_cast<std::size_t>(row * row_bytes), static_cast<std::size_t>(row_bytes))});
+        place(layout, dtype,
+              {(first + row * layout.row_stride) * element,
+               data.substr(static_cast<std::size_t>(row * row_bytes), static_cast<std::size_t>(row_bytes))});
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -59,9 +60,10 @@ absl::Status BlockPlacer::CheckComplete(const v1::ProblemClosing& closing) const
     const std::int64_t placed = found == outputs_.end() ? 0 : found->second.elements;
     const absl::StatusOr<OutputLayout> layout = problem_.LayoutOf(output.kind());
     if (!layout.ok()) return layout.status();
-    if (placed != layout->elements || (found != outputs_.end() && static_cast<int>(found->second.dtype) != output.dtype())) {
-      return absl::InternalError(absl::StrCat("the server closed the problem after ", placed, " of the ", layout->elements,
-                                              " elements of ", Name(output.kind())));
+    if (placed != layout->elements ||
+        (found != outputs_.end() && static_cast<int>(found->second.dtype) != output.dtype())) {
+      return absl::InternalError(absl::StrCat("the server closed the problem after ", placed, " of the ",
+                                              layout->elements, " elements of ", Name(output.kind())));
     }
     --wanted;
   }

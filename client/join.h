@@ -25,7 +25,8 @@ class BlockPlacer {
   explicit BlockPlacer(const Problem& problem) : problem_(problem) {}
 
   // Calls `place` for each run of bytes of the block that is contiguous in the dense tensor.
-  absl::Status Place(const v1::Block& block, const std::function<absl::Status(const OutputLayout&, DType, Placed)>& place);
+  absl::Status Place(const v1::Block& block,
+                     const std::function<absl::Status(const OutputLayout&, DType, Placed)>& place);
 
   // After the closing message: every output it lists is there in full, and no other.
   absl::Status CheckComplete(const v1::ProblemClosing& closing) const;

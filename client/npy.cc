@@ -133,8 +133,8 @@ absl::StatusOr<Element> ElementOf(const std::string& descr) {
   if (type == "u1") return Element{DType::kBool, 1, false, 'u'};
   if (type == "i8") return Element{DType::kInt64, 8, big_endian, 'i'};
   if (type == "i4") return Element{DType::kInt64, 4, big_endian, 'i'};
-  return absl::InvalidArgumentError(absl::StrCat("dtype '", absl::CEscape(descr),
-                                                 "', expected one of f4, f2, f8, V2 (bfloat16), b1, u1, i8, i4"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype '", absl::CEscape(descr), "', expected one of f4, f2, f8, V2 (bfloat16), b1, u1, i8, i4"));
 }
 
 void SwapBytes(std::string* bytes, std::int64_t element_bytes) {
@@ -177,12 +177,13 @@ std::string Transpose(absl::string_view bytes, const std::vector<std::int64_t>& 
 
 // The header's text; `*data_offset` is where the data begins.
 absl::StatusOr<absl::string_view> HeaderText(absl::string_view bytes, std::size_t* data_offset) {
-  if (bytes.substr(0, kMagic.size()) != kMagic) return absl::InvalidArgumentError("is not a .npy file (no \\x93NUMPY at its start)");
+  if (bytes.substr(0, kMagic.size()) != kMagic)
+    return absl::InvalidArgumentError("is not a .npy file (no \\x93NUMPY at its start)");
   if (bytes.size() < 10) return absl::InvalidArgumentError("ends inside its .npy header");
   const int major = static_cast<unsigned char>(bytes[6]);
   if (major < 1 || major > 3 || bytes[7] != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("has .npy version ", major, ".", static_cast<unsigned char>(bytes[7]),
-                                                   ", expected 1.0, 2.0 or 3.0"));
+    return absl::InvalidArgumentError(absl::StrCat("has .npy version ", major, ".",
+                                                   static_cast<unsigned char>(bytes[7]), ", expected 1.0, 2.0 or 3.0"));
   }
   const std::size_t length_bytes = major == 1 ? 2 : 4;
   std::uint32_t header_bytes = 0;
@@ -252,8 +253,8 @@ std::string NpyHeader(DType dtype, const std::vector<std::int64_t>& shape) {
     case DType::kBool: descr = "|b1"; break;
     case DType::kInt64: descr = "<i8"; break;
   }
-  std::string dict = absl::StrCat("{'descr': '", descr, "', 'fortran_order': False, 'shape': (", absl::StrJoin(shape, ", "),
-                                  shape.size() == 1 ? ",), }" : "), }");
+  std::string dict = absl::StrCat("{'descr': '", descr, "', 'fortran_order': False, 'shape': (",
+                                  absl::StrJoin(shape, ", "), shape.size() == 1 ? ",), }" : "), }");
   // Spaces until data begins at a multiple of 64 bytes, as NumPy aligns it.
   dict.append(63 - (10 + dict.size()) % 64, ' ');
   dict.push_back('\n');

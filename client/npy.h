@@ -1,13 +1,13 @@
 // NumPy's .npy files.
 //
 //   file   = "\x93NUMPY" major:u8 minor:u8 header_bytes:(u16 in version 1, u32 in 2 and 3) header data
-//   header = a Python dict literal with exactly the keys 'descr', 'fortran_order' and 'shape', padded with spaces and '\n'
+//   header = a Python dict literal with exactly the keys 'descr', 'fortran_order' and 'shape', padded with spaces and
+//   '\n'
 //
-// Read: f2, f4, f8, i8, b1, i4 (widened to int64), u1 (0 and 1 only, as bool), V2 or bfloat16 (how ml_dtypes writes bfloat16), in either
-// byte order and in C or Fortran order; the array that comes out is little-endian and row-major. Anything else, and a
-// header that does not fit its file, is refused in words that name the file.
-// The format is described in NumPy's documentation of numpy.lib.format.
-// Thread rule: pure functions.
+// Read: f2, f4, f8, i8, b1, i4 (widened to int64), u1 (0 and 1 only, as bool), V2 or bfloat16 (how ml_dtypes writes
+// bfloat16), in either byte order and in C or Fortran order; the array that comes out is little-endian and row-major.
+// Anything else, and a header that does not fit its file, is refused in words that name the file. The format is
+// described in NumPy's documentation of numpy.lib.format. Thread rule: pure functions.
 #pragma once
 
 #include <string>

@@ -43,7 +43,9 @@ bool Inside(std::uint64_t at, std::uint64_t count, std::uint64_t end) { return a
 
 }  // namespace
 
-absl::Status NpzFile::Bad(absl::string_view why) const { return absl::InvalidArgumentError(absl::StrCat(name_, ": ", why)); }
+absl::Status NpzFile::Bad(absl::string_view why) const {
+  return absl::InvalidArgumentError(absl::StrCat(name_, ": ", why));
+}
 
 absl::StatusOr<NpzFile> NpzFile::Open(const std::string& path) {
   absl::StatusOr<std::string> bytes = ReadFile(path);
@@ -73,7 +75,8 @@ absl::Status NpzFile::ReadDirectory() {
   std::uint64_t count = Get<std::uint16_t>(bytes_, end + 10);
   std::uint64_t directory_bytes = Get<std::uint32_t>(bytes_, end + 12);
   std::uint64_t directory = Get<std::uint32_t>(bytes_, end + 16);
-  if (Get<std::uint16_t>(bytes_, end + 4) != Get<std::uint16_t>(bytes_, end + 6)) return Bad("is part of a split archive");
+  if (Get<std::uint16_t>(bytes_, end + 4) != Get<std::uint16_t>(bytes_, end + 6))
+    return Bad("is part of a split archive");
   if (end >= kLocator64Bytes && Get<std::uint32_t>(bytes_, end - kLocator64Bytes) == kLocator64Magic) {
     const auto end64 = Get<std::uint64_t>(bytes_, end - kLocator64Bytes + 8);
     if (!Inside(end64, kEnd64Bytes, size) || Get<std::uint32_t>(bytes_, end64) != kEnd64Magic) {
@@ -107,9 +110,11 @@ absl::Status NpzFile::ReadEntry(std::uint64_t* at, std::uint64_t end) {
   const std::uint64_t extra_bytes = Get<std::uint16_t>(bytes_, *at + 30);
   const std::uint64_t comment_bytes = Get<std::uint16_t>(bytes_, *at + 32);
   member.local_offset = Get<std::uint32_t>(bytes_, *at + 42);
-  if (!Inside(*at, kEntryBytes + name_bytes + extra_bytes + comment_bytes, end)) return Bad("its zip directory is damaged");
+  if (!Inside(*at, kEntryBytes + name_bytes + extra_bytes + comment_bytes, end))
+    return Bad("its zip directory is damaged");
   member.name = bytes_.substr(*at + kEntryBytes, name_bytes);
-  // Extra fields: id:u16 size:u16 data. Id 1 holds the 64-bit values of those fields above that are all ones, in this order.
+  // Extra fields: id:u16 size:u16 data. Id 1 holds the 64-bit values of those fields above that are all ones, in this
+  // order.
   std::uint64_t extra = *at + kEntryBytes + name_bytes;
   const std::uint64_t extra_end = extra + extra_bytes;
   while (Inside(extra, 4, extra_end)) {
@@ -178,7 +183,8 @@ absl::StatusOr<std::string> NpzFile::Unpack(const Member& member) const {
     }
     inflateEnd(&stream);
     if (result != Z_STREAM_END || in_left != 0 || out_left != 0) {
-      return Bad(absl::StrCat(label, "does not inflate to the ", member.bytes, " bytes that the zip directory promises"));
+      return Bad(
+          absl::StrCat(label, "does not inflate to the ", member.bytes, " bytes that the zip directory promises"));
     }
   } else {
     return Bad(absl::StrCat(label, "is packed by method ", member.method, ", expected 0 (stored) or 8 (deflated)"));
@@ -196,8 +202,7 @@ absl::StatusOr<Array> NpzFile::Load(absl::string_view name) const {
     if (!unpacked.ok()) return unpacked.status();
     return ParseNpy(absl::StrCat(name_, "[", name, "]"), *std::move(unpacked));
   }
-  return absl::NotFoundError(
-      absl::StrCat(name_, ": no array '", name, "', it holds ", absl::StrJoin(names(), ", ")));
+  return absl::NotFoundError(absl::StrCat(name_, ": no array '", name, "', it holds ", absl::StrJoin(names(), ", ")));
 }
 
 }  // namespace attnd::client

@@ -1,15 +1,14 @@
 // NumPy's .npz files: a zip archive of .npy members, stored or deflated, with or without zip64.
 //
-// The central directory at the end says what there is; local headers are only used to find where a member's bytes begin, so
-// archives written to a pipe (sizes after the data) read as well. Checked before use: every offset and size against
-// the file, the promised size against what deflate can reach, CRC-32 after. Encrypted and split archives are refused.
-// The format is PKWARE's APPNOTE.TXT.
-// Thread rule: const after Open; any number of threads may Load.
+// The central directory at the end says what there is; local headers are only used to find where a member's bytes
+// begin, so archives written to a pipe (sizes after the data) read as well. Checked before use: every offset and size
+// against the file, the promised size against what deflate can reach, CRC-32 after. Encrypted and split archives are
+// refused. The format is PKWARE's APPNOTE.TXT. Thread rule: const after Open; any number of threads may Load.
 #pragma once
 
 #include <string>
-#include "absl/strings/string_view.h"
 #include <vector>
+#include "absl/strings/string_view.h"
 
 #include "absl/status/statusor.h"
 #include "client/array.h"

@@ -66,12 +66,13 @@ v1::Tensor ToTensor(Array array) {
 absl::StatusOr<Array> ToArray(v1::Tensor tensor) {
   Array array{static_cast<DType>(tensor.dtype()), Shape(tensor), {}};
   if (tensor.dtype() < v1::DATA_TYPE_FLOAT32 || tensor.dtype() > v1::DATA_TYPE_INT64) {
-    return absl::InternalError(absl::StrCat("the server answered in dtype ", tensor.dtype(), ", which this client does not know"));
+    return absl::InternalError(
+        absl::StrCat("the server answered in dtype ", tensor.dtype(), ", which this client does not know"));
   }
   const absl::StatusOr<std::int64_t> bytes = ByteCount(array.dtype, array.shape);
   if (!bytes.ok() || *bytes != static_cast<std::int64_t>(tensor.data().size())) {
-    return absl::InternalError(absl::StrCat("the server answered ", tensor.data().size(), " bytes for ", Name(array.dtype),
-                                            " ", ShapeText(array.shape)));
+    return absl::InternalError(absl::StrCat("the server answered ", tensor.data().size(), " bytes for ",
+                                            Name(array.dtype), " ", ShapeText(array.shape)));
   }
   array.bytes = std::move(*tensor.mutable_data());
   return array;
@@ -92,9 +93,10 @@ absl::StatusOr<Problem> Problem::FromQkv(Array q, Array k, Array v, v1::Layout l
   for (const auto& [name, array] : fields) {
     std::vector<std::int64_t>& shape = array->shape;
     if (shape.size() < 2 || shape.size() > 4 || shape.size() != rank) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          name, ": shape ", ShapeText(shape), ", expected ",
-          rank < 2 || rank > 4 ? std::string("rank 2 [N,d], 3 [B,N,d] or 4 [B,H,N,d]") : absl::StrCat("rank ", rank, " as in q")));
+      return absl::InvalidArgumentError(absl::StrCat(name, ": shape ", ShapeText(shape), ", expected ",
+                                                     rank < 2 || rank > 4
+                                                         ? std::string("rank 2 [N,d], 3 [B,N,d] or 4 [B,H,N,d]")
+                                                         : absl::StrCat("rank ", rank, " as in q")));
     }
     if (rank == 2) shape.insert(shape.begin(), 1);
     if (rank < 4) shape.insert(shape.begin() + (bnhd ? 2 : 1), 1);
@@ -142,8 +144,8 @@ std::int64_t Problem::request_bytes() const {
   const v1::Options& o = request_.options();
   std::int64_t bytes = 0;
   for (const v1::Tensor* tensor :
-       {&request_.q(), &request_.k(), &request_.v(), &request_.x(), &p.w_q(), &p.w_k(), &p.w_v(), &p.b_q(), &p.b_k(), &p.b_v(),
-        &p.w_o(), &p.b_o(), &o.mask(), &o.bias(), &o.rotary().q_positions(), &o.rotary().k_positions()}) {
+       {&request_.q(), &request_.k(), &request_.v(), &request_.x(), &p.w_q(), &p.w_k(), &p.w_v(), &p.b_q(), &p.b_k(),
+        &p.b_v(), &p.w_o(), &p.b_o(), &o.mask(), &o.bias(), &o.rotary().q_positions(), &o.rotary().k_positions()}) {
     bytes += static_cast<std::int64_t>(tensor->data().size());
   }
   return bytes;
@@ -197,7 +199,10 @@ absl::StatusOr<OutputLayout> Problem::LayoutOf(v1::OutputKind kind) const {
   const absl::string_view dimensions = Dimensions(kind);
   std::vector<std::int64_t> shape;
   for (const char letter : dimensions) {
-    shape.push_back(letter == 'B' ? layout.batch : letter == 'H' ? layout.heads : letter == 'N' ? layout.rows : layout.columns);
+    shape.push_back(letter == 'B'   ? layout.batch
+                    : letter == 'H' ? layout.heads
+                    : letter == 'N' ? layout.rows
+                                    : layout.columns);
   }
   const absl::StatusOr<std::int64_t> elements = ElementCount(shape);
   if (!elements.ok()) return elements.status();

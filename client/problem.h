@@ -1,14 +1,15 @@
-// One attention problem as the client sends it: the wire's request, made of arrays, and where each answer's rows belong.
+// One attention problem as the client sends it: the wire's request, made of arrays, and where each answer's rows
+// belong.
 //
-// Arrays of rank 2 ([N, d]: one sequence, one head) and rank 3 ([B, N, d]: one head) are taken beside [B, H, N, d]; every
-// answer comes back without the same dimensions. x may be [N, d_model] or [B, N, d_model].
-// Thread rule: a plain value; const methods may be called from any thread.
+// Arrays of rank 2 ([N, d]: one sequence, one head) and rank 3 ([B, N, d]: one head) are taken beside [B, H, N, d];
+// every answer comes back without the same dimensions. x may be [N, d_model] or [B, N, d_model]. Thread rule: a plain
+// value; const methods may be called from any thread.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include "absl/strings/string_view.h"
 #include <vector>
+#include "absl/strings/string_view.h"
 
 #include "absl/status/statusor.h"
 #include "attnd/v1/attention.pb.h"
@@ -59,7 +60,8 @@ class Problem {
   // INVALID_ARGUMENT when the shapes contradict each other (the server says it better: ask it first).
   absl::StatusOr<OutputLayout> LayoutOf(v1::OutputKind kind) const;
   // A reply's full shape without the dimensions that the caller's arrays do not have. INTERNAL when the rank is wrong.
-  absl::StatusOr<std::vector<std::int64_t>> InCallersRank(v1::OutputKind kind, const std::vector<std::int64_t>& shape) const;
+  absl::StatusOr<std::vector<std::int64_t>> InCallersRank(v1::OutputKind kind,
+                                                          const std::vector<std::int64_t>& shape) const;
 
  private:
   // The letters of an output's dimensions: B, H, N and C for columns.

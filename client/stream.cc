@@ -81,7 +81,8 @@ absl::StatusOr<Answer> Stream::Impl::Receive(Call& call) {
       return absl::UnavailableError("");  // Attend asks the stream why
     }
     if (response.problem_id() != call.id) {
-      return absl::InternalError(absl::StrCat("the server answered problem ", response.problem_id(), ", open is ", call.id));
+      return absl::InternalError(
+          absl::StrCat("the server answered problem ", response.problem_id(), ", open is ", call.id));
     }
     if (response.has_closing()) break;
     const v1::Block& block = response.block();
@@ -156,7 +157,7 @@ absl::StatusOr<Answer> Stream::Impl::Attend(const Problem& problem, const Stream
   call.stop.store(true, std::memory_order_relaxed);
   // Only a closing message leaves the stream in a known state. A refusal may come while pieces are still on their way:
   // the server drops them, but where no other problem follows nobody needs to wait for that.
-  if (!call.closed || (last_ && !answer.ok())) context_.TryCancel();
+  if ((!call.closed && !call.ended) || (last_ && call.closed && !answer.ok())) context_.TryCancel();
   if (sender.joinable()) sender.join();
   if (call.ended) return Finish();
   if (!call.closed) Finish().IgnoreError();
@@ -165,7 +166,9 @@ absl::StatusOr<Answer> Stream::Impl::Attend(const Problem& problem, const Stream
 
 Stream::Stream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Stream::~Stream() = default;
-absl::StatusOr<Answer> Stream::Attend(const Problem& problem, const StreamCall& call) { return impl_->Attend(problem, call); }
+absl::StatusOr<Answer> Stream::Attend(const Problem& problem, const StreamCall& call) {
+  return impl_->Attend(problem, call);
+}
 bool Stream::alive() const { return impl_->alive_; }
 
 }  // namespace attnd::client

@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "core/executor.h"
 
 namespace attnd {
@@ -34,7 +35,7 @@ bool ReadControl(const std::string& controller, const std::string& name, std::st
                  std::string* second = nullptr) {
   const std::string mount = controller.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + controller;
   for (const std::string& directory : {mount + CgroupPath(controller), mount}) {
-    std::ifstream file(directory + "/" + name);
+    std::ifstream file(absl::StrCat(directory, "/", name));
     if (file >> *first) {
       if (second != nullptr) file >> *second;
       return true;

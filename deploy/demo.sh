@@ -32,7 +32,6 @@ if ! { cmake --preset release && cmake --build --preset release --target attnd a
   echo "demo: the build failed; all of its output is in build/demo-build.log" >&2
   exit 1
 fi
-"$bin/attn" --version 2>/dev/null || true
 echo "built: build/release/bin/attnd (server) and build/release/bin/attn (client)"
 
 title "3. A server on loopback"

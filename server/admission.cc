@@ -14,15 +14,16 @@ namespace {
 constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max();
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(200);
 
-// Bytes of the largest block of rows that a worker fills at a time: a tile's rows of an output, about kEmitBytes and at least
-// one row of what is as wide as the keys.
+// Bytes of the largest block of rows that a worker fills at a time: a tile's rows of an output, about kEmitBytes and at
+// least one row of what is as wide as the keys.
 std::int64_t OpenBlockBytes(const Problem& problem) {
   std::int64_t largest = 0;
   for (int number = 1; number < kOutputKindCount; ++number) {
     const auto kind = static_cast<OutputKind>(number);
     if (!problem.Wants(kind)) continue;
     const std::array<std::int64_t, 4> shape = problem.OutputShape(kind);
-    const bool as_wide_as_keys = kind >= OutputKind::kWeights && kind <= OutputKind::kScoresBiased && kind != OutputKind::kLse;
+    const bool as_wide_as_keys =
+        kind >= OutputKind::kWeights && kind <= OutputKind::kScoresBiased && kind != OutputKind::kLse;
     const std::int64_t rows = as_wide_as_keys ? 1 : std::min(shape[2], kProjectionRows);
     const std::int64_t bytes =
         CheckedProduct({rows, shape[3], ElementBytes(problem.OutputDType(kind))}).value_or(kMostBytes);
@@ -46,7 +47,8 @@ absl::Status Never(absl::string_view what, std::int64_t needed, std::int64_t all
 std::int64_t GrpcMemoryBytes(const ServerConfig& config) {
   // One message on its way in and one on its way out must fit, or a full quota would make peers wait for each other.
   const std::int64_t least = 64 << 20;
-  return std::max({least, config.memory_bytes_max / 4, std::min(2 * config.message_bytes_max, config.memory_bytes_max / 2)});
+  return std::max(
+      {least, config.memory_bytes_max / 4, std::min(2 * config.message_bytes_max, config.memory_bytes_max / 2)});
 }
 
 std::int64_t StreamQueueBytes(const ServerConfig& config) { return 4 * config.block_bytes; }
@@ -79,10 +81,11 @@ Demand Admission::DemandOf(const Problem& problem, const Cost& cost, Delivery de
     demand.outputs_bytes = std::min(cost.reply_bytes, held);
   }
   const std::int64_t scratch = CheckedProduct({config_.threads, cost.scratch_bytes_per_thread}).value_or(kMostBytes);
-  for (const NamedBytes& item : {NamedBytes{"inputs", cost.input_bytes}, NamedBytes{"packed_k", cost.packed_k_bytes},
-                                 NamedBytes{"packed_v", cost.packed_v_bytes}, NamedBytes{"projected", cost.projected_bytes},
-                                 NamedBytes{"row_state", cost.row_state_bytes}, NamedBytes{"scratch", scratch},
-                                 NamedBytes{"outputs", demand.outputs_bytes}}) {
+  for (const NamedBytes& item :
+       {NamedBytes{"inputs", cost.input_bytes}, NamedBytes{"packed_k", cost.packed_k_bytes},
+        NamedBytes{"packed_v", cost.packed_v_bytes}, NamedBytes{"projected", cost.projected_bytes},
+        NamedBytes{"row_state", cost.row_state_bytes}, NamedBytes{"scratch", scratch},
+        NamedBytes{"outputs", demand.outputs_bytes}}) {
     if (item.bytes > 0) demand.memory.push_back(item);
   }
   demand.memory_bytes = Sum(demand.memory);
@@ -90,7 +93,8 @@ Demand Admission::DemandOf(const Problem& problem, const Cost& cost, Delivery de
 }
 
 absl::Status Admission::CheckEver(const Demand& demand) const {
-  if (demand.tiles > config_.tiles_max) return Never("tiles of the problem", demand.tiles, config_.tiles_max, "tiles_max");
+  if (demand.tiles > config_.tiles_max)
+    return Never("tiles of the problem", demand.tiles, config_.tiles_max, "tiles_max");
   if (demand.delivery == Delivery::kStream && demand.reply_bytes > config_.reply_bytes_max) {
     return Never("bytes of the answer", demand.reply_bytes, config_.reply_bytes_max, "reply_bytes_max");
   }
@@ -98,7 +102,8 @@ absl::Status Admission::CheckEver(const Demand& demand) const {
     // Room for what is not tensor bytes.
     const std::int64_t allowed = std::min(config_.message_bytes_max - (std::int64_t{4} << 10), config_.reply_bytes_max);
     if (demand.reply_bytes > allowed) {
-      absl::Status status = Never("bytes of the answer in one message", demand.reply_bytes, allowed, "message_bytes_max");
+      absl::Status status =
+          Never("bytes of the answer in one message", demand.reply_bytes, allowed, "message_bytes_max");
       return absl::ResourceExhaustedError(absl::StrCat(status.message(), "; AttendStream answers in blocks"));
     }
   }
@@ -137,9 +142,10 @@ absl::Status Admission::Take(absl::string_view what, std::int64_t needed, std::i
   std::int64_t used = used_;
   do {
     if (more > allowed_ - used) {
-      return WithRetryDelay(absl::ResourceExhaustedError(absl::StrCat(what, ": ", needed, " needed, ", allowed_ - used, " of ",
-                                                                      allowed_, " free now (memory_bytes_max)")),
-                            kRetryDelay);
+      return WithRetryDelay(
+          absl::ResourceExhaustedError(absl::StrCat(what, ": ", needed, " needed, ", allowed_ - used, " of ", allowed_,
+                                                    " free now (memory_bytes_max)")),
+          kRetryDelay);
     }
   } while (!used_.compare_exchange_weak(used, used + more));
   return absl::OkStatus();

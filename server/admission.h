@@ -31,11 +31,11 @@ struct NamedBytes {
 struct Demand {
   Delivery delivery = Delivery::kUnary;
   std::vector<NamedBytes> memory;
-  std::int64_t memory_bytes = 0;  // their sum; saturates
-  std::int64_t outputs_bytes = 0; // the part that stays until the answer is sent
+  std::int64_t memory_bytes = 0;   // their sum; saturates
+  std::int64_t outputs_bytes = 0;  // the part that stays until the answer is sent
   std::int64_t reply_bytes = 0;
   std::int64_t tiles = 0;
-  absl::Duration compute;         // with nothing else running
+  absl::Duration compute;  // with nothing else running
 };
 
 // FLOPs per second of the whole pool, measured at start.
@@ -73,15 +73,19 @@ class Admission {
  public:
   Admission(const ServerConfig& config, ComputeRates rates);
 
+  // Once they are measured; before anyone else uses this object.
+  void SetRates(ComputeRates rates) { rates_ = rates; }
+
   Demand DemandOf(const Problem& problem, const Cost& cost, Delivery delivery) const;
   // Of FLOPs that are left after exclusion.
   absl::Duration PredictCompute(const Problem& problem, std::int64_t flops) const;
 
-  // OK, or RESOURCE_EXHAUSTED with what is needed, what is allowed and the flag that sets it: this problem can never run here.
+  // OK, or RESOURCE_EXHAUSTED with what is needed, what is allowed and the flag that sets it: this problem can never
+  // run here.
   absl::Status CheckEver(const Demand& demand) const;
 
-  // CheckEver, then the memory. RESOURCE_EXHAUSTED with a retry delay when it is not free now. `held` is what the caller
-  // already reserved for the same problem; it becomes part of the result.
+  // CheckEver, then the memory. RESOURCE_EXHAUSTED with a retry delay when it is not free now. `held` is what the
+  // caller already reserved for the same problem; it becomes part of the result.
   absl::StatusOr<Reservation> Admit(const Demand& demand, Reservation held = {});
 
   // Memory before anything is known but a message's size.
@@ -96,7 +100,7 @@ class Admission {
   absl::Status Take(absl::string_view what, std::int64_t needed, std::int64_t more);
 
   const ServerConfig config_;
-  const ComputeRates rates_;
+  ComputeRates rates_;
   const std::int64_t allowed_;
   std::atomic<std::int64_t> used_{0};
 };

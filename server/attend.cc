@@ -20,7 +20,9 @@ namespace attnd::server {
 namespace {
 
 // One call. It keeps itself alive until gRPC is done with it; the stall watch and the job hold references too.
-class AttendCall final : public grpc::ServerUnaryReactor, public Watched, public std::enable_shared_from_this<AttendCall> {
+class AttendCall final : public grpc::ServerUnaryReactor,
+                         public Watched,
+                         public std::enable_shared_from_this<AttendCall> {
  public:
   AttendCall(Engine& engine, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
       : engine_(engine),
@@ -81,7 +83,6 @@ class AttendCall final : public grpc::ServerUnaryReactor, public Watched, public
     if (!understood.ok()) return understood.status();
     problem_ = understood->problem;
     record_.shape = DescribeProblem(*problem_);
-    if (absl::Status status = problem_->CheckTiledSupport(); !status.ok()) return status;
     absl::StatusOr<Reservation> reservation = engine_.admission.Admit(understood->demand, *std::move(held));
     if (!reservation.ok()) return reservation.status();
     reservation_ = *std::move(reservation);
@@ -104,8 +105,9 @@ class AttendCall final : public grpc::ServerUnaryReactor, public Watched, public
       return nullptr;  // not wanted: the sink asks only for what is
     });
     submitted_ = absl::Now();
-    stopper_.Set(StartAttention(problem_, *sink_, engine_.executor, stopper_.token(),
-                                [self = shared_from_this()](const AttentionReport& report) { self->Complete(report); }));
+    stopper_.Set(
+        StartAttention(problem_, *sink_, engine_.executor, stopper_.token(),
+                       [self = shared_from_this()](const AttentionReport& report) { self->Complete(report); }));
   }
 
   // On a worker.

@@ -22,15 +22,15 @@
 namespace attnd::server {
 namespace {
 
-constexpr std::int64_t kMessageOverheadBytes = 256;     // what a queued message costs beside its bytes
-constexpr std::int64_t kFreeHeaderBytes = 64 << 10;     // a header of no more needs no reservation of its own
+constexpr std::int64_t kMessageOverheadBytes = 256;  // what a queued message costs beside its bytes
+constexpr std::int64_t kFreeHeaderBytes = 64 << 10;  // a header of no more needs no reservation of its own
 
 absl::Status GoneAway() { return absl::CancelledError("the caller cancelled or went away"); }
 
 // One stream. It keeps itself alive until gRPC is done with it; jobs and the stall watch hold references too.
 //
-// Locks: mutex_ may be held while the pool's lock is taken, never the other way round; HasRoom, which the pool calls under
-// its lock, reads atomics only. gRPC's operations are started under mutex_ and never run a reaction inside.
+// Locks: mutex_ may be held while the pool's lock is taken, never the other way round; HasRoom, which the pool calls
+// under its lock, reads atomics only. gRPC's operations are started under mutex_ and never run a reaction inside.
 class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                          public Watched,
                          public BlockWriter,
@@ -51,9 +51,9 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     if (!work.ok()) return FinishLocked(work.status());
     work_ = *std::move(work);
     if (crowded) {
-      return FinishLocked(WithRetryDelay(
-          absl::ResourceExhaustedError(absl::StrCat("open streams: allowed ", engine_.config.streams_max, " (streams_max)")),
-          absl::Seconds(1)));
+      return FinishLocked(WithRetryDelay(absl::ResourceExhaustedError(absl::StrCat(
+                                             "open streams: allowed ", engine_.config.streams_max, " (streams_max)")),
+                                         absl::Seconds(1)));
     }
     engine_.watch.Add(weak_from_this());
     StartRead(&incoming_);
@@ -114,7 +114,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
 
   void WriteBlock(grpc::ByteBuffer message) override {
     const std::lock_guard lock(mutex_);
-    EnqueueLocked({std::move(message), nullptr, 0, false});
+    EnqueueLocked({message, nullptr, 0, false});
   }
 
   bool HasRoom() const override { return dead_ || queue_bytes_ < queue_bytes_max_; }
@@ -135,7 +135,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   absl::Status Receive() {
     Reservation held;
     const StreamMessagePeek peek = PeekStreamMessage(incoming_);
-    // Pieces fill memory that was reserved with their header; a header's inline tensors come before its problem is known.
+    // Pieces fill memory that was reserved with their header; a header's inline tensors come before its problem is
+    // known.
     if (const auto bytes = static_cast<std::int64_t>(incoming_.Length()); peek.is_header && bytes > kFreeHeaderBytes) {
       absl::StatusOr<Reservation> reserved = engine_.admission.ReserveBytes("bytes of the header", bytes);
       if (!reserved.ok()) {
@@ -174,10 +175,9 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       }
       if (static_cast<std::int64_t>(problems_.size()) >= engine_.config.problems_in_flight_max) {
         recent_.Add(id);
-        return CloseUnopenedLocked(
-            id, absl::ResourceExhaustedError(absl::StrCat("open problems of this stream: ", problems_.size(), ", allowed ",
-                                                          engine_.config.problems_in_flight_max,
-                                                          " (problems_in_flight_max)")));
+        return CloseUnopenedLocked(id, absl::ResourceExhaustedError(absl::StrCat(
+                                           "open problems of this stream: ", problems_.size(), ", allowed ",
+                                           engine_.config.problems_in_flight_max, " (problems_in_flight_max)")));
       }
     }
     absl::StatusOr<ProblemPtr> opened;
@@ -235,8 +235,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     const auto problems = problems_;
     for (const auto& [id, problem] : problems) {
       if (problem->running) continue;
-      CloseLocked(problem, absl::InvalidArgumentError(
-                               absl::StrCat("the stream's requests ended early; ", problem->Missing())));
+      CloseLocked(problem,
+                  absl::InvalidArgumentError(absl::StrCat("the stream's requests ended early; ", problem->Missing())));
     }
     MaybeFinishLocked();
   }
@@ -341,8 +341,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     }
     if (problem->accepting) return;  // its bytes are just coming
     if (now >= problem->stopper().token()->deadline()) {
-      return CloseLocked(problem, absl::DeadlineExceededError(
-                                      absl::StrCat("the deadline passed while pieces were awaited; ", problem->Missing())));
+      return CloseLocked(problem, absl::DeadlineExceededError(absl::StrCat(
+                                      "the deadline passed while pieces were awaited; ", problem->Missing())));
     }
     if (!read_paused_ && now - problem->last_piece >= absl::Milliseconds(engine_.config.receive_stall_ms)) {
       CloseLocked(problem, absl::DeadlineExceededError(absl::StrCat("no piece for ", engine_.config.receive_stall_ms,

@@ -2,9 +2,9 @@
 //
 //   peer -> header(id) [piece(id)]* | cancel(id)        server -> block(id)* closing(id)
 //
-// Reading, computing and writing go on at the same time. Whatever is wrong with a problem ends that problem by its closing; only
-// bytes that are no message, a peer that does not read, and a drain end the stream.
-// Thread rule: reactions on gRPC's threads, rows from workers, ticks from the stall watch; one mutex inside.
+// Reading, computing and writing go on at the same time. Whatever is wrong with a problem ends that problem by its
+// closing; only bytes that are no message, a peer that does not read, and a drain end the stream. Thread rule:
+// reactions on gRPC's threads, rows from workers, ticks from the stall watch; one mutex inside.
 #pragma once
 
 #include <grpcpp/server_context.h>

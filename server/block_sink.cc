@@ -24,7 +24,8 @@ std::vector<BlockSlice> SliceBlock(const RowBlock& block, std::int64_t block_byt
   for (std::int64_t row = 0; row < block.rows; ++row) {
     for (std::int64_t column = 0; column < block.columns; column += columns_each) {
       const std::int64_t columns = std::min(columns_each, block.columns - column);
-      slices.push_back({block.first_row + row, 1, column, columns, row * row_bytes + column * element, columns * element});
+      slices.push_back(
+          {block.first_row + row, 1, column, columns, row * row_bytes + column * element, columns * element});
     }
   }
   return slices;

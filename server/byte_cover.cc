@@ -16,8 +16,8 @@ absl::Status ByteCover::Add(std::int64_t offset, std::int64_t length) {
   auto next = runs_.lower_bound(begin);
   const auto before = next == runs_.begin() ? runs_.end() : std::prev(next);
   if ((next != runs_.end() && next->first < end) || (before != runs_.end() && before->second > begin)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a piece of ", length, " bytes at ", offset, " repeats bytes that came before, expected each once"));
+    return absl::InvalidArgumentError(absl::StrCat("a piece of ", length, " bytes at ", offset,
+                                                   " repeats bytes that came before, expected each once"));
   }
   came_ += length;
   if (before != runs_.end() && before->second == begin) {

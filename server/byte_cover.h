@@ -13,8 +13,8 @@ class ByteCover {
  public:
   explicit ByteCover(std::int64_t bytes) : bytes_(bytes) {}
 
-  // Takes [offset, offset + length). INVALID_ARGUMENT when it is empty, reaches outside or meets a byte that came before;
-  // RESOURCE_EXHAUSTED when the pieces leave more than kGapsMax gaps.
+  // Takes [offset, offset + length). INVALID_ARGUMENT when it is empty, reaches outside or meets a byte that came
+  // before; RESOURCE_EXHAUSTED when the pieces leave more than kGapsMax gaps.
   absl::Status Add(std::int64_t offset, std::int64_t length);
 
   std::int64_t bytes() const { return bytes_; }

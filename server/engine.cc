@@ -13,7 +13,8 @@
 namespace attnd::server {
 namespace {
 
-// FLOPs per second on one head of `n` rows and keys of width 64; the best of a few runs, the first of which makes kernels.
+// FLOPs per second on one head of `n` rows and keys of width 64; the best of a few runs, the first of which makes
+// kernels.
 double MeasureRate(Executor& executor, std::int64_t n, bool reference, int runs) {
   const std::vector<float> values(static_cast<std::size_t>(n * 64), 0.5f);
   const InputTensor tensor{DType::kFloat32, {1, 1, n, 64}, reinterpret_cast<const std::byte*>(values.data())};
@@ -47,14 +48,15 @@ absl::Duration TickPeriod(const ServerConfig& config) {
 Engine::Engine(const ServerConfig& resolved)
     : config(resolved),
       watch(TickPeriod(resolved)),
+      admission(resolved, ComputeRates{}),
       executor(static_cast<int>(resolved.threads)),
-      rates(MeasureRates(executor)),
-      admission(resolved, rates) {}
+      rates(MeasureRates(executor)) {
+  admission.SetRates(rates);
+}
 
 absl::Time Engine::Deadline(absl::Time now, absl::Time call_deadline) const {
-  const absl::Time own = call_deadline == absl::InfiniteFuture()
-                             ? now + absl::Milliseconds(config.deadline_default_ms)
-                             : call_deadline;
+  const absl::Time own =
+      call_deadline == absl::InfiniteFuture() ? now + absl::Milliseconds(config.deadline_default_ms) : call_deadline;
   return std::min(own, now + absl::Milliseconds(config.compute_ms_max));
 }
 
@@ -71,8 +73,8 @@ absl::StatusOr<Understood> Understand(const Engine& engine, const ProblemInputs&
 }
 
 std::string DescribeProblem(const Problem& problem) {
-  return absl::StrCat("B", problem.batch, " Hq", problem.q_heads, " Hkv", problem.kv_heads, " Nq", problem.q_rows, " Nk",
-                      problem.kv_rows, " dk", problem.d_k, " dv", problem.d_v);
+  return absl::StrCat("B", problem.batch, " Hq", problem.q_heads, " Hkv", problem.kv_heads, " Nq", problem.q_rows,
+                      " Nk", problem.kv_rows, " dk", problem.d_k, " dv", problem.d_v);
 }
 
 }  // namespace attnd::server

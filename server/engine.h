@@ -1,6 +1,6 @@
-// What every call stands on, in one place: configuration, compute pool, admission, lifecycle and the stall watch; and the
-// way from inputs to an admissible problem that all calls share.
-// Thread rule: lives as long as the server; every member may be used from any thread.
+// What every call stands on, in one place: configuration, compute pool, admission, lifecycle and the stall watch; and
+// the way from inputs to an admissible problem that all calls share. Thread rule: lives as long as the server; every
+// member may be used from any thread.
 #pragma once
 
 #include <atomic>
@@ -28,12 +28,12 @@ class Engine {
   const ServerConfig config;
   Lifecycle lifecycle;
   StallWatch watch;
+  std::atomic<std::int64_t> streams_open{0};  // AttendStream calls, bounded by streams_max
+  Admission admission;
   Executor executor;
   const ComputeRates rates;
-  Admission admission;
-  std::atomic<std::int64_t> streams_open{0};  // AttendStream calls, bounded by streams_max
 
-  ProblemLimits limits() const { return {config.sequence_heads_max, config.rows_max}; }
+  ProblemLimits limits() const { return {config.sequence_heads_max, config.rows_max, config.width_max}; }
 
   // When a problem that arrived `now` must be done. `call_deadline` is infinite for a call without one.
   absl::Time Deadline(absl::Time now, absl::Time call_deadline) const;
@@ -46,8 +46,8 @@ struct Understood {
   Demand demand;
 };
 
-// INVALID_ARGUMENT, RESOURCE_EXHAUSTED by Engine::limits; nothing is allocated but B values a list. Whether the tiles can
-// compute it is a question of its own (Problem::CheckTiledSupport), as is admission.
+// INVALID_ARGUMENT, RESOURCE_EXHAUSTED by Engine::limits; nothing is allocated but B values a list. Admission is a
+// question of its own.
 absl::StatusOr<Understood> Understand(const Engine& engine, const ProblemInputs& inputs, Delivery delivery);
 
 // "B1 Hq8 Hkv8 Nq2048 Nk2048 dk64 dv64", for logs.

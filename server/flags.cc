@@ -3,6 +3,8 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/executor.h"
@@ -11,7 +13,8 @@
 ATTND_NUMBER_FLAGS(ATTND_DEFINE)
 #undef ATTND_DEFINE
 
-ABSL_FLAG(std::string, listen, "127.0.0.1:50051", "where to listen, comma separated: host:port (port 0: any), unix:path");
+ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
+          "where to listen, comma separated: host:port (port 0: any), unix:path");
 ABSL_FLAG(std::string, port_file, "", "file that gets the first TCP port that was bound");
 ABSL_FLAG(std::string, log_format, "text", "text or json, on stderr");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning, error or off");
@@ -27,6 +30,15 @@ bool OneOf(const std::string& word, std::initializer_list<const char*> choices) 
   return false;
 }
 
+// gRPC would listen on port 99999 modulo 65536.
+bool IsAddress(const std::string& address) {
+  if (absl::StartsWith(address, "unix:")) return address.size() > std::string("unix:").size();
+  const std::size_t colon = address.rfind(':');
+  int port = 0;
+  return colon != std::string::npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 &&
+         port <= 65535;
+}
+
 }  // namespace
 
 std::vector<FlagValue> NumberFlags(const ServerConfig& config) {
@@ -38,7 +50,8 @@ std::vector<FlagValue> NumberFlags(const ServerConfig& config) {
 }
 
 absl::StatusOr<ServerConfig> ParseFlags(int argc, char** argv) {
-  absl::SetProgramUsageMessage("attnd: exact attention over gRPC.\n\n  attnd --listen=127.0.0.1:50051,unix:/run/attnd.sock");
+  absl::SetProgramUsageMessage(
+      "attnd: exact attention over gRPC.\n\n  attnd --listen=127.0.0.1:50051,unix:/run/attnd.sock");
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat("argument \"", rest[1], "\": expected flags only, see --help"));
@@ -57,20 +70,25 @@ absl::StatusOr<ServerConfig> ParseFlags(int argc, char** argv) {
 }
 
 absl::Status CheckConfig(const ServerConfig& config) {
-#define ATTND_RANGE(name, value, smallest, largest, meaning)                                                         \
-  if (config.name < (smallest) || config.name > (largest)) {                                                         \
-    return absl::InvalidArgumentError(                                                                               \
-        absl::StrCat("--" #name ": ", config.name, ", expected ", (smallest), " to ", (largest)));                   \
+#define ATTND_RANGE(name, value, smallest, largest, meaning)                                       \
+  if (config.name < (smallest) || config.name > (largest)) {                                       \
+    return absl::InvalidArgumentError(                                                             \
+        absl::StrCat("--" #name ": ", config.name, ", expected ", (smallest), " to ", (largest))); \
   }
   ATTND_NUMBER_FLAGS(ATTND_RANGE)
 #undef ATTND_RANGE
   if (config.listen.empty()) return absl::InvalidArgumentError("--listen: empty, expected host:port or unix:path");
+  for (const std::string& address : config.listen) {
+    if (IsAddress(address)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen: \"", address, "\", expected host:port with a port of 0 to 65535, or unix:path"));
+  }
   if (!OneOf(config.log_format, {"text", "json"})) {
     return absl::InvalidArgumentError(absl::StrCat("--log_format: \"", config.log_format, "\", expected text or json"));
   }
   if (!OneOf(config.log_level, {"trace", "debug", "info", "warning", "error", "off"})) {
-    return absl::InvalidArgumentError(absl::StrCat("--log_level: \"", config.log_level,
-                                                   "\", expected trace, debug, info, warning, error or off"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--log_level: \"", config.log_level, "\", expected trace, debug, info, warning, error or off"));
   }
   return absl::OkStatus();
 }

@@ -57,7 +57,7 @@ class HealthWatch final : public grpc::ServerWriteReactor<HealthCheckResponse>,
 
  private:
   void Say() {
-    response_.set_status(!known_    ? HealthCheckResponse::SERVICE_UNKNOWN
+    response_.set_status(!known_   ? HealthCheckResponse::SERVICE_UNKNOWN
                          : ending_ ? HealthCheckResponse::NOT_SERVING
                                    : HealthCheckResponse::SERVING);
     said_end_ = ending_;
@@ -82,7 +82,8 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
                                                HealthCheckResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   if (!Known(request->service())) {
-    reactor->Finish(grpc::Status(grpc::StatusCode::NOT_FOUND, "service: unknown, expected \"\" or \"attnd.v1.AttentionService\""));
+    reactor->Finish(
+        grpc::Status(grpc::StatusCode::NOT_FOUND, "service: unknown, expected \"\" or \"attnd.v1.AttentionService\""));
     return reactor;
   }
   {

@@ -41,8 +41,8 @@ absl::Status Draining();
 void BlockSignals();
 // Returns with the number of the signal that came.
 int AwaitSignal();
-// From here on the next signal ends the process with code 1, and so does nothing else until `limit`, when the process ends
-// with code 0 in any case: a peer must not be able to hold it.
+// From here on the next signal ends the process with code 1, and so does nothing else until `limit`, when the process
+// ends with code 0 in any case: a peer must not be able to hold it.
 void StartWatchdog(absl::Duration limit);
 
 }  // namespace attnd::server

@@ -20,8 +20,7 @@ std::atomic<LogFormat> g_format{LogFormat::kText};
 
 // Never destroyed: threads of gRPC may log until the process ends.
 spdlog::logger& Logger() {
-  static spdlog::logger* logger =
-      new spdlog::logger("attnd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  static spdlog::logger* logger = new spdlog::logger("attnd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   return *logger;
 }
 

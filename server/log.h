@@ -1,5 +1,5 @@
-// The log: lines on stderr, text or JSON. Whatever came from a peer or from gRPC is escaped here, so no line can be forged.
-// Thread rule: InitLog once from main; everything else from any thread.
+// The log: lines on stderr, text or JSON. Whatever came from a peer or from gRPC is escaped here, so no line can be
+// forged. Thread rule: InitLog once from main; everything else from any thread.
 #pragma once
 
 #include <cstdint>

@@ -11,12 +11,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "core/attention.h"
+#include "server/acceptor.h"
 #include "server/engine.h"
 #include "server/health.h"
 #include "server/log.h"
+#include "server/reflection.h"
 #include "server/service.h"
 
 namespace attnd::server {
@@ -34,7 +35,6 @@ void Configure(const ServerConfig& config, grpc::ServerBuilder& builder) {
   quota.Resize(static_cast<std::size_t>(GrpcMemoryBytes(config)));
   builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(config.streams_max));
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second server on the same port is a mistake: say so
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
   // A peer that is gone is noticed within 40 s; a peer may ping as often as every 10 s.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
@@ -61,11 +61,13 @@ absl::Status WritePortFile(const std::string& path, int port) {
 }  // namespace
 
 struct Server::Parts {
-  explicit Parts(const ServerConfig& config) : engine(config), attention(engine) {}
+  explicit Parts(const ServerConfig& config) : engine(config), attention(engine), acceptor(config.connections_max) {}
   Engine engine;
   AttentionServiceImpl attention;
   HealthService health;
+  ReflectionService reflection;
   std::unique_ptr<grpc::Server> grpc_server;
+  Acceptor acceptor;  // ends before what it hands connections to
 };
 
 Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -77,17 +79,22 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& asked)
   grpc::EnableDefaultHealthCheckService(false);
   grpc::ServerBuilder builder;
   Configure(config, builder);
-  std::vector<int> ports(config.listen.size(), 0);
-  for (std::size_t i = 0; i < config.listen.size(); ++i) {
-    builder.AddListeningPort(config.listen[i], grpc::InsecureServerCredentials(), &ports[i]);
+  std::vector<int> ports;
+  for (const std::string& address : config.listen) {
+    const absl::StatusOr<int> port = parts->acceptor.Listen(address);
+    if (!port.ok()) {
+      return absl::UnavailableError(absl::StrCat("--listen: ", address, ": ", port.status().message()));
+    }
+    ports.push_back(*port);
   }
+  auto to_grpc = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(&parts->attention);
   builder.RegisterService(&parts->health);
+  if (config.reflection) builder.RegisterService(&parts->reflection);
   parts->grpc_server = builder.BuildAndStart();
-  if (parts->grpc_server == nullptr) {
-    return absl::UnavailableError(absl::StrCat("--listen: cannot listen on ", absl::StrJoin(config.listen, ","),
-                                               " (in use, not allowed, or no such address)"));
-  }
+  if (parts->grpc_server == nullptr) return absl::UnavailableError("gRPC did not start");
+  parts->acceptor.Start(std::move(to_grpc));
   int first_port = 0;
   std::vector<std::string> addresses;
   for (std::size_t i = 0; i < ports.size(); ++i) {
@@ -120,6 +127,7 @@ void Server::Drain() {
   if (!idle) Log(LogLevel::kWarning, "drain_ms passed: cancelling what is left");
   // With nothing at work only answers on their way are waited for; else everything left is cancelled at once.
   const absl::Duration grace = idle ? absl::Milliseconds(500) : absl::ZeroDuration();
+  parts_->acceptor.Stop();
   parts_->grpc_server->Shutdown(absl::ToChronoTime(absl::Now() + grace));
   Log(LogLevel::kInfo, "stopped");
 }

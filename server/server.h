@@ -11,7 +11,8 @@ namespace attnd::server {
 
 class Server {
  public:
-  // `config` as ParseFlags gave it. Listens when it returns; the log says where. UNAVAILABLE names what could not be bound.
+  // `config` as ParseFlags gave it. Listens when it returns; the log says where. UNAVAILABLE names what could not be
+  // bound.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerConfig& config);
   ~Server();
 

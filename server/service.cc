@@ -53,9 +53,8 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AttentionServiceImp
 
 grpc::ServerUnaryReactor* AttentionServiceImpl::Plan(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return AnswerNow<v1::PlanRequest>("Plan", context, request, response, [this](const v1::PlanRequest& parsed) {
-    return AnswerPlan(engine_, parsed);
-  });
+  return AnswerNow<v1::PlanRequest>("Plan", context, request, response,
+                                    [this](const v1::PlanRequest& parsed) { return AnswerPlan(engine_, parsed); });
 }
 
 grpc::ServerUnaryReactor* AttentionServiceImpl::Info(grpc::CallbackServerContext* context,

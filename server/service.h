@@ -1,6 +1,6 @@
-// attnd.v1.AttentionService on gRPC's callback API. Messages arrive raw, so that bytes that are no message are answered with
-// words (gRPC's own parser would say UNIMPLEMENTED), and answers leave without a copy.
-// Thread rule: called by gRPC's threads.
+// attnd.v1.AttentionService on gRPC's callback API. Messages arrive raw, so that bytes that are no message are answered
+// with words (gRPC's own parser would say UNIMPLEMENTED), and answers leave without a copy. Thread rule: called by
+// gRPC's threads.
 #pragma once
 
 #include <grpcpp/server_context.h>

@@ -18,13 +18,13 @@ class Stopper {
 
   const std::shared_ptr<CancelToken>& token() const { return token_; }
 
-  // The job that the token belongs to, once it was submitted.
+  // The job that the token belongs to, once it was submitted. It is looked at once more: until now a Wake found nobody.
   void Set(std::shared_ptr<Job> job) {
     {
       const std::lock_guard lock(mutex_);
       job_ = std::move(job);
     }
-    if (token_->ShouldStop()) Wake();
+    Wake();
   }
 
   // The first reason wins.

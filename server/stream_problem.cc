@@ -47,7 +47,6 @@ absl::Status StreamProblem::Begin(Reservation held) {
   absl::StatusOr<Understood> understood = Understand(engine_, inputs_, Delivery::kStream);
   if (!understood.ok()) return understood.status();
   shape_ = DescribeProblem(*understood->problem);
-  if (absl::Status status = understood->problem->CheckTiledSupport(); !status.ok()) return status;
   absl::StatusOr<Reservation> reservation = engine_.admission.Admit(understood->demand, std::move(held));
   if (!reservation.ok()) return reservation.status();
   reservation_ = *std::move(reservation);
@@ -83,9 +82,9 @@ absl::Status StreamProblem::Accept(const v1::TensorPiece& piece) {
     if (pending.cover.complete() && --missing_ == 0) complete_at_ = absl::Now();
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("piece.tensor: \"",
-                                                 absl::CEscape(piece.tensor().substr(0, kPathBytesMax)),
-                                                 "\", expected a tensor of the header that has elements and no data there"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("piece.tensor: \"", absl::CEscape(piece.tensor().substr(0, kPathBytesMax)),
+                   "\", expected a tensor of the header that has elements and no data there"));
 }
 
 std::string StreamProblem::Missing() const {

@@ -1,6 +1,6 @@
 // One problem of a stream: its header, the tensors that are still coming, and then its run.
-// Thread rule: Open, Accept and Run on the stream's reading side, one at a time; stopper() from any thread; the rest under the
-// stream's lock.
+// Thread rule: Open, Accept and Run on the stream's reading side, one at a time; stopper() from any thread; the rest
+// under the stream's lock.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,8 @@ namespace attnd::server {
 
 class StreamProblem {
  public:
-  // Understands and admits the header's problem, then makes room for the tensors that will come in pieces. `held` is what
-  // was reserved for the header's own bytes.
+  // Understands and admits the header's problem, then makes room for the tensors that will come in pieces. `held` is
+  // what was reserved for the header's own bytes.
   static absl::StatusOr<std::shared_ptr<StreamProblem>> Open(Engine& engine,
                                                              std::unique_ptr<v1::AttendStreamRequest> header,
                                                              Reservation held, absl::Time call_deadline,
@@ -53,9 +53,9 @@ class StreamProblem {
   absl::Time submitted() const { return submitted_; }
 
   // Under the stream's lock.
-  bool running = false;      // a job exists, or is about to: it closes the problem
-  bool accepting = false;    // the reading side is inside Accept: buffers must stay
-  absl::Time last_piece;     // when the peer last sent something for it
+  bool running = false;    // a job exists, or is about to: it closes the problem
+  bool accepting = false;  // the reading side is inside Accept: buffers must stay
+  absl::Time last_piece;   // when the peer last sent something for it
 
  private:
   struct Pending {

@@ -52,7 +52,7 @@ build() { # PRESET [TARGET...]: output only when it fails
 }
 
 units() { # PRESET
-  ctest --test-dir "build/$1" --output-on-failure --no-tests=error
+  ctest --test-dir "build/$1/tests" --output-on-failure --no-tests=error
 }
 
 pytests() { # BIN_FOLDER TEST...
@@ -62,7 +62,7 @@ pytests() { # BIN_FOLDER TEST...
 fuzzers() { # each replays its corpus, then looks further for a bounded time; a finding is kept under build/fuzz
   local fuzzer name log found=0
   for fuzzer in build/fuzz/bin/*_fuzz; do
-    name="$(basename "$fuzzer")" log="$fuzzer.log" found=1
+    name="$(basename "$fuzzer" _fuzz)" log="$fuzzer.log" found=1
     mkdir -p "build/fuzz/new/$name"
     if ! { "$fuzzer" -runs=0 "tests/fuzz/corpus/$name" &&
       "$fuzzer" -max_total_time=30 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
@@ -76,7 +76,8 @@ fuzzers() { # each replays its corpus, then looks further for a bounded time; a 
 }
 
 # Debian's abseil and protobuf are not instrumented: containers that cross into them look overflown when they are not.
-export ASAN_OPTIONS=detect_container_overflow=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1
+# A small quarantine keeps the tests that look at resident memory meaningful.
+export ASAN_OPTIONS=detect_container_overflow=0:quarantine_size_mb=8 UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1
 
 step "set-up" "${setup[@]}"
@@ -98,8 +99,9 @@ if [ "$all" = 1 ]; then
   step "unit tests: tsan" units tsan
   step "build: asan" build asan
   step "unit tests: asan" units asan
-  step "conformance tests: asan" pytests build/asan/bin tests/conformance
-  step "build: fuzz" build fuzz
+  step "conformance and integration tests: asan" pytests build/asan/bin tests/conformance tests/integration
+  # Only the fuzzers, and what they link.
+  step "build: fuzz" build fuzz $(basename -as .cc tests/fuzz/*_fuzz.cc)
   step "fuzzers: corpora, then 30 s each" fuzzers
   step "container" tests/container.sh
 fi

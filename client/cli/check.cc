@@ -38,7 +38,8 @@ SampledRows SampleRows(const OutputLayout& layout, std::int64_t count) {
   count = std::min(count, all);
   for (std::int64_t s = 0; s < count; ++s) {
     // In floating point: s * all may not fit.
-    const double at = count == 1 ? 0 : static_cast<double>(all - 1) * static_cast<double>(s) / static_cast<double>(count - 1);
+    const double at =
+        count == 1 ? 0 : static_cast<double>(all - 1) * static_cast<double>(s) / static_cast<double>(count - 1);
     const std::int64_t row = std::min(static_cast<std::int64_t>(at), all - 1);
     rows[{row / layout.rows / layout.heads, row / layout.rows % layout.heads}].push_back(row % layout.rows);
   }
@@ -61,8 +62,8 @@ void KeptRows::Take(const v1::Block& block) {
   }
 }
 
-absl::StatusOr<CheckResult> CheckRows(Client& client, const Problem& problem, const Answer& answer, const SampledRows& rows,
-                                      const KeptRows* weights) {
+absl::StatusOr<CheckResult> CheckRows(Client& client, const Problem& problem, const Answer& answer,
+                                      const SampledRows& rows, const KeptRows* weights) {
   const absl::StatusOr<OutputLayout> layout = problem.LayoutOf(v1::OUTPUT_KIND_OUTPUT);
   if (!layout.ok()) return layout.status();
   const std::vector<std::int64_t> q_offset(answer.statistics.q_offset().begin(), answer.statistics.q_offset().end());
@@ -81,7 +82,8 @@ absl::StatusOr<CheckResult> CheckRows(Client& client, const Problem& problem, co
     const std::int64_t keys = right_weights.shape.back();
     for (std::int64_t r = 0; r < static_cast<std::int64_t>(list.size()); ++r) {
       const RowBound& bound = slice->bounds[static_cast<std::size_t>(r)];
-      const std::int64_t first = b * layout->batch_stride + h * layout->head_stride + list[static_cast<std::size_t>(r)] * layout->row_stride;
+      const std::int64_t first =
+          b * layout->batch_stride + h * layout->head_stride + list[static_cast<std::size_t>(r)] * layout->row_stride;
       for (std::int64_t c = 0; c < layout->columns; ++c) {
         const double value = bound.beyond ? 0 : right->output.At(r * layout->columns + c);
         Compare(answer.output.At(first + c), value,
@@ -89,8 +91,9 @@ absl::StatusOr<CheckResult> CheckRows(Client& client, const Problem& problem, co
                 &result.output_share);
       }
       for (std::int64_t j = 0; weights != nullptr && j < keys; ++j) {
-        Compare(weights->Head(b, h)[static_cast<std::size_t>(r * keys + j)], bound.beyond ? 0 : right_weights.At(r * keys + j),
-                Tolerance(bound.a, 1), &result.weights_error, &result.weights_share);
+        Compare(weights->Head(b, h)[static_cast<std::size_t>(r * keys + j)],
+                bound.beyond ? 0 : right_weights.At(r * keys + j), Tolerance(bound.a, 1), &result.weights_error,
+                &result.weights_share);
       }
       ++result.rows;
     }

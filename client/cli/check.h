@@ -41,7 +41,7 @@ struct CheckResult {
 };
 
 // `weights` may be null. UNIMPLEMENTED for problems whose rows cannot be recomputed alone.
-absl::StatusOr<CheckResult> CheckRows(Client& client, const Problem& problem, const Answer& answer, const SampledRows& rows,
-                                      const KeptRows* weights);
+absl::StatusOr<CheckResult> CheckRows(Client& client, const Problem& problem, const Answer& answer,
+                                      const SampledRows& rows, const KeptRows* weights);
 
 }  // namespace attnd::client

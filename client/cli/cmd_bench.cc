@@ -81,7 +81,8 @@ struct BenchCommand {
                                          absl::StrCat("calls failed; the first: ", result->first_failure.message())));
     }
     if (result->requests == 0) {
-      return absl::ResourceExhaustedError("no call was answered: all were refused; a smaller --shape or --concurrency may fit");
+      return absl::ResourceExhaustedError(
+          "no call was answered: all were refused; a smaller --shape or --concurrency may fit");
     }
     return absl::OkStatus();
   }
@@ -113,23 +114,27 @@ struct BenchCommand {
   static double Mean(double sum, std::int64_t count) { return count == 0 ? 0 : sum / static_cast<double>(count); }
 
   void Print(const LoadResult& r, std::ostream& out) const {
-    out << "shape " << shape_text << " " << dtype_name << (load.stream ? ", streams, " : ", unary, ") << load.concurrency
-        << " at a time, " << Fixed(r.seconds, 1) << " s\n";
+    out << "shape " << shape_text << " " << dtype_name << (load.stream ? ", streams, " : ", unary, ")
+        << load.concurrency << " at a time, " << Fixed(r.seconds, 1) << " s\n";
     Table table({true, true});
-    table.Row({"throughput", absl::StrFormat("%.1f requests/s, %.1f GF/s, %s/s of tensors", static_cast<double>(r.requests) / r.seconds,
-                                             r.flops / r.seconds / 1e9, HumanBytes(r.bytes / r.seconds))});
+    table.Row({"throughput", absl::StrFormat("%.1f requests/s, %.1f GF/s, %s/s of tensors",
+                                             static_cast<double>(r.requests) / r.seconds, r.flops / r.seconds / 1e9,
+                                             HumanBytes(r.bytes / r.seconds))});
     std::string latency;
     for (const double percent : kPercents) {
-      absl::StrAppend(&latency, absl::StrFormat("p%g ", percent), HumanMicroseconds(r.latency_ns.Percentile(percent) / 1e3), ", ");
+      absl::StrAppend(&latency, absl::StrFormat("p%g ", percent),
+                      HumanMicroseconds(r.latency_ns.Percentile(percent) / 1e3), ", ");
     }
-    table.Row({"latency", absl::StrCat(latency, "max ", HumanMicroseconds(static_cast<double>(r.latency_ns.max()) / 1e3))});
+    table.Row(
+        {"latency", absl::StrCat(latency, "max ", HumanMicroseconds(static_cast<double>(r.latency_ns.max()) / 1e3))});
     table.Row({"in the server", absl::StrCat("queue ", HumanMicroseconds(Mean(r.queue_us, r.requests)), ", compute ",
                                              HumanMicroseconds(Mean(r.compute_us, r.requests)), " on average")});
     std::string calls = absl::StrCat(r.requests, " answered, ", r.refused, " refused");
     std::int64_t failures = 0;
     for (const auto& [code, count] : r.failed) failures += count;
     absl::StrAppend(&calls, ", ", failures, " failed");
-    for (const auto& [code, count] : r.failed) absl::StrAppend(&calls, " (", absl::StatusCodeToString(code), " ", count, ")");
+    for (const auto& [code, count] : r.failed)
+      absl::StrAppend(&calls, " (", absl::StatusCodeToString(code), " ", count, ")");
     table.Row({"calls", calls});
     out << table.Text();
   }
@@ -139,7 +144,8 @@ struct BenchCommand {
 
 void AddBenchCommand(CLI::App& app, Command& selected) {
   auto command = std::make_shared<BenchCommand>();
-  CLI::App* sub = app.add_subcommand("bench", "Measure throughput and latency: workers that each ask again when answered");
+  CLI::App* sub =
+      app.add_subcommand("bench", "Measure throughput and latency: workers that each ask again when answered");
   command->server.AddTo(*sub);
   sub->add_option("--concurrency", command->load.concurrency, "workers, each with its connection")
       ->capture_default_str()
@@ -147,10 +153,12 @@ void AddBenchCommand(CLI::App& app, Command& selected) {
   sub->add_option("--duration_s", command->duration_s, "seconds, after one call a worker that does not count")
       ->capture_default_str()
       ->check(CLI::Range(0.01, 1e6));
-  sub->add_option("--shape", command->shape_text, "B,H,N,d or B,H,Nq,Nk,d; H may be Hq/Hkv, d may be d_k/d_v")->capture_default_str();
+  sub->add_option("--shape", command->shape_text, "B,H,N,d or B,H,Nq,Nk,d; H may be Hq/Hkv, d may be d_k/d_v")
+      ->capture_default_str();
   sub->add_option("--dtype", command->dtype_name, "of q, k and v")->capture_default_str();
   sub->add_option("--seed", command->seed, "of the random tensors")->capture_default_str();
-  sub->add_flag("--stream", command->load.stream, "one problem after another on an open stream a worker, instead of unary calls");
+  sub->add_flag("--stream", command->load.stream,
+                "one problem after another on an open stream a worker, instead of unary calls");
   sub->add_flag("--json", command->json, "print JSON");
   command->options.AddTo(*sub);
   sub->footer("Example:\n  attn bench --shape 1,8,2048,64 --concurrency 4 --duration_s 10 --stream");

@@ -18,7 +18,8 @@ struct HealthCommand {
     if (!client.ok()) return client.status();
     const absl::StatusOr<bool> serving = (*client)->Health(service);
     if (!serving.ok()) return server.Explain(serving.status());
-    if (!*serving) return absl::FailedPreconditionError(absl::StrCat("not serving: ", server.server, " is starting or draining"));
+    if (!*serving)
+      return absl::FailedPreconditionError(absl::StrCat("not serving: ", server.server, " is starting or draining"));
     io.out << "serving\n";
     return absl::OkStatus();
   }

@@ -107,7 +107,8 @@ struct PlanCommand {
     table.Row({"memory of the naive method (whole float32 scores)"});
     bytes("  a head", plan.naive_score_bytes_per_head());
     bytes("  all sequences, heads and layers", plan.naive_score_bytes());
-    out << table.Text() << "\npredicted compute time here: " << HumanMicroseconds(static_cast<double>(plan.predicted_compute_us()))
+    out << table.Text()
+        << "\npredicted compute time here: " << HumanMicroseconds(static_cast<double>(plan.predicted_compute_us()))
         << "\n";
     if (plan.admitted()) {
       out << "this server would take it\n";

@@ -69,7 +69,8 @@ class NpyBlockWriter {
 // One line that is rewritten, on a terminal only.
 class ProgressLine {
  public:
-  ProgressLine(const Io& io, std::int64_t out_bytes, std::int64_t in_bytes) : io_(io), out_bytes_(out_bytes), in_bytes_(in_bytes) {}
+  ProgressLine(const Io& io, std::int64_t out_bytes, std::int64_t in_bytes)
+      : io_(io), out_bytes_(out_bytes), in_bytes_(in_bytes) {}
 
   void Update(std::int64_t sent, std::int64_t received) {
     const auto now = std::chrono::steady_clock::now();
@@ -115,7 +116,8 @@ struct RunCommand {
         return absl::OkStatus();
       }
       std::string expected;
-      for (const auto& [name, kind] : names) absl::StrAppend(&expected, expected.empty() ? "" : ", ", name, "=FILE.npy");
+      for (const auto& [name, kind] : names)
+        absl::StrAppend(&expected, expected.empty() ? "" : ", ", name, "=FILE.npy");
       return UsageError(absl::StrCat(flag, ": '", text, "', expected one of ", expected));
     };
     absl::Status status;
@@ -128,7 +130,9 @@ struct RunCommand {
     }
     for (const std::string& text : projected) {
       status.Update(add("--projected", text,
-                        {{"q", v1::OUTPUT_KIND_PROJECTED_Q}, {"k", v1::OUTPUT_KIND_PROJECTED_K}, {"v", v1::OUTPUT_KIND_PROJECTED_V}}));
+                        {{"q", v1::OUTPUT_KIND_PROJECTED_Q},
+                         {"k", v1::OUTPUT_KIND_PROJECTED_K},
+                         {"v", v1::OUTPUT_KIND_PROJECTED_V}}));
     }
     if (!status.ok()) return status;
     return files;
@@ -157,7 +161,7 @@ struct RunCommand {
     }
     const absl::Time start = absl::Now();
     absl::StatusOr<Answer> answer = Compute(io, **client, *problem, *files, kept);
-    if (!answer.ok()) return server.Explain(answer.status());
+    if (!answer.ok()) return server.Explain(WithDTypeHint(*problem, answer.status()));
     const absl::Duration took = absl::Now() - start;
     PrintSummary(*answer, took, io.out);
     if (report) {
@@ -171,9 +175,24 @@ struct RunCommand {
     return Check(io, **client, *problem, *answer, rows, kept);
   }
 
+  // float64 is what NumPy makes unless told otherwise.
+  static absl::Status WithDTypeHint(const Problem& problem, const absl::Status& status) {
+    const v1::AttendRequest& request = problem.request();
+    const bool reference = request.options().mode() == v1::COMPUTE_MODE_REFERENCE;
+    for (const v1::Tensor* tensor :
+         {&request.q(), &request.k(), &request.v(), &request.x(), &request.projection().w_q()}) {
+      if (absl::IsInvalidArgument(status) && !reference && tensor->dtype() == v1::DATA_TYPE_FLOAT64) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(status.message(), "; --wire_dtype float32 converts, --mode reference takes float64"));
+      }
+    }
+    return status;
+  }
+
   // Asks, and writes the files.
   absl::StatusOr<Answer> Compute(const Io& io, Client& client, const Problem& problem,
-                                 const std::map<v1::OutputKind, std::string>& files, std::optional<KeptRows>& kept) const {
+                                 const std::map<v1::OutputKind, std::string>& files,
+                                 std::optional<KeptRows>& kept) const {
     absl::StatusOr<Answer> answer;
     std::map<v1::OutputKind, NpyBlockWriter> writers;
     if (stream || (!unary && WantsStream(problem))) {
@@ -182,7 +201,8 @@ struct RunCommand {
       for (const auto& [kind, path] : files) {
         if (kind == v1::OUTPUT_KIND_OUTPUT || kind == v1::OUTPUT_KIND_LSE) continue;
         call.by_block.push_back(kind);
-        writers.emplace(std::piecewise_construct, std::forward_as_tuple(kind), std::forward_as_tuple(problem, kind, path));
+        writers.emplace(std::piecewise_construct, std::forward_as_tuple(kind),
+                        std::forward_as_tuple(problem, kind, path));
       }
       call.on_block = [&](const v1::Block& block) {
         if (kept && block.kind() == v1::OUTPUT_KIND_WEIGHTS) kept->Take(block);
@@ -221,8 +241,9 @@ struct RunCommand {
         block.set_head(h);
         block.set_rows(layout->rows);
         block.set_columns(layout->columns);
-        block.set_data(array->bytes.substr(static_cast<std::size_t>(4 * (b * layout->batch_stride + h * layout->head_stride)),
-                                           static_cast<std::size_t>(4 * layout->rows * layout->columns)));
+        block.set_data(
+            array->bytes.substr(static_cast<std::size_t>(4 * (b * layout->batch_stride + h * layout->head_stride)),
+                                static_cast<std::size_t>(4 * layout->rows * layout->columns)));
         kept.Take(block);
       }
     }
@@ -234,25 +255,31 @@ struct RunCommand {
         << HumanMicroseconds(absl::ToDoubleMicroseconds(took));
     // flops / microseconds / 1000 = GF/s
     if (s.compute_us() > 0) {
-      out << ", " << Short(std::round(static_cast<double>(s.flops()) / static_cast<double>(s.compute_us()) / 100) / 10) << " GF/s";
+      out << ", " << Short(std::round(static_cast<double>(s.flops()) / static_cast<double>(s.compute_us()) / 100) / 10)
+          << " GF/s";
     }
     out << "\nserver: queue " << HumanMicroseconds(static_cast<double>(s.queue_us())) << ", compute "
-        << HumanMicroseconds(static_cast<double>(s.compute_us())) << ", total " << HumanMicroseconds(static_cast<double>(s.total_us()))
-        << ", " << s.threads() << " threads, " << HumanBytes(static_cast<double>(s.memory_bytes())) << " reserved\n";
+        << HumanMicroseconds(static_cast<double>(s.compute_us())) << ", total "
+        << HumanMicroseconds(static_cast<double>(s.total_us())) << ", " << s.threads() << " threads, "
+        << HumanBytes(static_cast<double>(s.memory_bytes())) << " reserved\n";
     out << "nonfinite_rows: " << s.nonfinite_rows() << "\n";
   }
 
-  absl::Status Check(const Io& io, Client& client, const Problem& problem, const Answer& answer, const SampledRows& rows,
-                     const std::optional<KeptRows>& kept) const {
+  absl::Status Check(const Io& io, Client& client, const Problem& problem, const Answer& answer,
+                     const SampledRows& rows, const std::optional<KeptRows>& kept) const {
     const absl::StatusOr<CheckResult> result = CheckRows(client, problem, answer, rows, kept ? &*kept : nullptr);
-    if (!result.ok()) return server.Explain(absl::Status(result.status().code(), absl::StrCat("--check_rows: ", result.status().message())));
+    if (!result.ok())
+      return server.Explain(
+          absl::Status(result.status().code(), absl::StrCat("--check_rows: ", result.status().message())));
     const auto line = [&](const char* name, double error, double share) {
-      io.out << absl::StrFormat("check: %d rows of %s against float64: largest error %.3g, which is %.2g of the tolerance\n",
-                                result->rows, name, error, share);
+      io.out << absl::StrFormat(
+          "check: %d rows of %s against float64: largest error %.3g, which is %.2g of the tolerance\n", result->rows,
+          name, error, share);
     };
     line("output", result->output_error, result->output_share);
     if (result->with_weights) line("weights", result->weights_error, result->weights_share);
-    if (!result->passed()) return absl::DataLossError("--check_rows: the answer is outside the tolerance; do not use it");
+    if (!result->passed())
+      return absl::DataLossError("--check_rows: the answer is outside the tolerance; do not use it");
     return absl::OkStatus();
   }
 };
@@ -266,11 +293,16 @@ void AddRunCommand(CLI::App& app, Command& selected) {
   command->problem_flags.AddTo(*sub);
   const std::string group = "Answers";
   sub->add_option("--output", command->output, "write the output to this .npy file")->group(group);
-  sub->add_option("--weights", command->weights, "ask for the softmax weights [B,Hq,Nq,Nk] and write them")->group(group);
+  sub->add_option("--weights", command->weights, "ask for the softmax weights [B,Hq,Nq,Nk] and write them")
+      ->group(group);
   sub->add_option("--lse", command->lse, "ask for log-sum-exp [B,Hq,Nq] and write it")->group(group);
-  sub->add_option("--scores", command->scores, "dot=FILE, scaled=FILE, capped=FILE or biased=FILE; may be repeated")->group(group);
-  sub->add_option("--projected", command->projected, "with --x: q=FILE, k=FILE or v=FILE; may be repeated")->group(group);
-  sub->add_option("--check_rows", command->check_rows, "recompute this many rows in the server's float64 mode and compare")->group(group);
+  sub->add_option("--scores", command->scores, "dot=FILE, scaled=FILE, capped=FILE or biased=FILE; may be repeated")
+      ->group(group);
+  sub->add_option("--projected", command->projected, "with --x: q=FILE, k=FILE or v=FILE; may be repeated")
+      ->group(group);
+  sub->add_option("--check_rows", command->check_rows,
+                  "recompute this many rows in the server's float64 mode and compare")
+      ->group(group);
   sub->add_flag("--report", command->report, "print the server's peak memory too")->group(group);
   sub->add_flag("--stream", command->stream, "send in pieces; default above 2 MiB")->group(group);
   sub->add_flag("--unary", command->unary, "send as one message, whatever its size")->group(group);

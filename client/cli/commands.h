@@ -1,5 +1,5 @@
-// The commands of attn. Each adds its subcommand with its flags to `app`, and sets `selected` when it is the one called.
-// Thread rule: one thread.
+// The commands of attn. Each adds its subcommand with its flags to `app`, and sets `selected` when it is the one
+// called. Thread rule: one thread.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -112,18 +112,21 @@ absl::Status ServerFlags::Explain(const absl::Status& status) const {
 }
 
 absl::StatusOr<ShapeFlag> ShapeFlag::Parse(absl::string_view flag, absl::string_view text) {
-  const absl::Status bad = UsageError(
-      absl::StrCat(flag, ": '", text, "', expected B,H,N,d or B,H,Nq,Nk,d (H may be Hq/Hkv, d may be d_k/d_v), as 1,8,2048,64"));
+  const absl::Status bad = UsageError(absl::StrCat(
+      flag, ": '", text, "', expected B,H,N,d or B,H,Nq,Nk,d (H may be Hq/Hkv, d may be d_k/d_v), as 1,8,2048,64"));
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ',');
   if (parts.size() != 4 && parts.size() != 5) return bad;
-  const auto number = [](absl::string_view part, std::int64_t* value) { return absl::SimpleAtoi(part, value) && *value >= 0; };
+  const auto number = [](absl::string_view part, std::int64_t* value) {
+    return absl::SimpleAtoi(part, value) && *value >= 0;
+  };
   const auto pair = [&](absl::string_view part, std::int64_t* first, std::int64_t* second) {
     const std::vector<absl::string_view> sides = absl::StrSplit(part, '/');
     return sides.size() <= 2 && number(sides.front(), first) && number(sides.back(), second);
   };
   ShapeFlag shape;
-  if (!number(parts[0], &shape.batch) || !pair(parts[1], &shape.q_heads, &shape.kv_heads) || !number(parts[2], &shape.nq) ||
-      !number(parts[parts.size() - 2], &shape.nk) || !pair(parts.back(), &shape.d_k, &shape.d_v)) {
+  if (!number(parts[0], &shape.batch) || !pair(parts[1], &shape.q_heads, &shape.kv_heads) ||
+      !number(parts[2], &shape.nq) || !number(parts[parts.size() - 2], &shape.nk) ||
+      !pair(parts.back(), &shape.d_k, &shape.d_v)) {
     return bad;
   }
   return shape;
@@ -168,7 +171,8 @@ absl::Status OptionFlags::Apply(std::int64_t batch, std::int64_t d_k, v1::Option
   status.Update(SetPerHead("--alibi_slopes", alibi_slopes, options->mutable_alibi_slopes()));
   status.Update(SetPerHead("--sinks", sinks, options->mutable_sinks()));
   if (!status.ok()) return status;
-  const auto compute = EnumByName<v1::ComputeMode>("--mode", "COMPUTE_MODE_", mode, "tiled or reference", v1::ComputeMode_Parse);
+  const auto compute =
+      EnumByName<v1::ComputeMode>("--mode", "COMPUTE_MODE_", mode, "tiled or reference", v1::ComputeMode_Parse);
   if (!compute.ok()) return compute.status();
   options->set_mode(*compute);
   if (!output_dtype.empty()) {

@@ -43,8 +43,8 @@ void Histogram::Merge(const Histogram& other) {
 
 double Histogram::Percentile(double percent) const {
   if (count_ == 0) return 0;
-  const auto rank = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(percent / 100 * static_cast<double>(count_))),
-                                             1, count_);
+  const auto rank = std::clamp<std::int64_t>(
+      static_cast<std::int64_t>(std::ceil(percent / 100 * static_cast<double>(count_))), 1, count_);
   if (rank == count_) return static_cast<double>(max_);
   std::int64_t seen = 0;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {

@@ -8,8 +8,8 @@
 
 namespace attnd::client {
 
-// Every field under its name in the contract, enums by name without their prefix in small letters, unset fields with their
-// defaults. Bytes are left out.
+// Every field under its name in the contract, enums by name without their prefix in small letters, unset fields with
+// their defaults. Bytes are left out.
 nlohmann::ordered_json ToJson(const google::protobuf::Message& message);
 
 }  // namespace attnd::client

@@ -1,6 +1,6 @@
 #include "client/cli/load.h"
 
-#include <atomic>
+#include <chrono>
 #include <latch>
 #include <thread>
 
@@ -29,9 +29,9 @@ class Worker {
 
   void Loop(absl::Time end) {
     while (absl::Now() < end) {
-      const std::int64_t start = absl::GetCurrentTimeNanos();
+      const auto start = std::chrono::steady_clock::now();
       const absl::StatusOr<Answer> answer = Call();
-      const std::int64_t took_ns = absl::GetCurrentTimeNanos() - start;
+      const std::int64_t took_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
       if (answer.ok()) {
         Count(*answer, took_ns);
         continue;

@@ -19,17 +19,18 @@ struct LoadOptions {
 };
 
 struct LoadResult {
-  double seconds = 0;          // from the first counted call's start to the last one's end
-  std::int64_t requests = 0;   // answered
-  std::int64_t refused = 0;    // RESOURCE_EXHAUSTED: the server protects itself
+  double seconds = 0;         // from the first counted call's start to the last one's end
+  std::int64_t requests = 0;  // answered
+  std::int64_t refused = 0;   // RESOURCE_EXHAUSTED: the server protects itself
   std::map<absl::StatusCode, std::int64_t> failed;
-  absl::Status first_failure;  // OK when nothing failed
-  Histogram latency_ns;        // of the answered
+  absl::Status first_failure;                                 // OK when nothing failed
+  Histogram latency_ns;                                       // of the answered
   double flops = 0, bytes = 0, queue_us = 0, compute_us = 0;  // sums over the answered
   void Merge(const LoadResult& other);
 };
 
-// Every worker has a connection of its own and makes one call that is not counted. An error only when a worker cannot connect.
+// Every worker has a connection of its own and makes one call that is not counted. An error only when a worker cannot
+// connect.
 absl::StatusOr<LoadResult> RunLoad(const ServerFlags& server, const Problem& problem, const LoadOptions& options);
 
 }  // namespace attnd::client

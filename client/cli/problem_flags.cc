@@ -43,7 +43,9 @@ class TensorSource {
   absl::StatusOr<Array> Need(const std::string& path, const std::string& role) {
     absl::StatusOr<std::optional<Array>> array = Read(path, role, true);
     if (!array.ok()) return array.status();
-    if (!*array) return UsageError(absl::StrCat("--", role, " is missing: give it a .npy file, or an array '", role, "' in --npz"));
+    if (!*array)
+      return UsageError(
+          absl::StrCat("--", role, " is missing: give it a .npy file, or an array '", role, "' in --npz"));
     return **std::move(array);
   }
 
@@ -64,14 +66,11 @@ absl::StatusOr<Problem> LoadProjected(const ProblemFlags& flags, TensorSource& s
     v1::Tensor* (v1::Projection::*field)();
     bool needed;
   };
-  const Role roles[] = {{"w_q", flags.w_q, &v1::Projection::mutable_w_q, true},
-                        {"w_k", flags.w_k, &v1::Projection::mutable_w_k, true},
-                        {"w_v", flags.w_v, &v1::Projection::mutable_w_v, true},
-                        {"b_q", flags.b_q, &v1::Projection::mutable_b_q, false},
-                        {"b_k", flags.b_k, &v1::Projection::mutable_b_k, false},
-                        {"b_v", flags.b_v, &v1::Projection::mutable_b_v, false},
-                        {"w_o", flags.w_o, &v1::Projection::mutable_w_o, false},
-                        {"b_o", flags.b_o, &v1::Projection::mutable_b_o, false}};
+  const Role roles[] = {
+      {"w_q", flags.w_q, &v1::Projection::mutable_w_q, true},  {"w_k", flags.w_k, &v1::Projection::mutable_w_k, true},
+      {"w_v", flags.w_v, &v1::Projection::mutable_w_v, true},  {"b_q", flags.b_q, &v1::Projection::mutable_b_q, false},
+      {"b_k", flags.b_k, &v1::Projection::mutable_b_k, false}, {"b_v", flags.b_v, &v1::Projection::mutable_b_v, false},
+      {"w_o", flags.w_o, &v1::Projection::mutable_w_o, false}, {"b_o", flags.b_o, &v1::Projection::mutable_b_o, false}};
   for (const Role& role : roles) {
     if (!role.needed && !source.Has(role.path, role.name)) continue;
     absl::StatusOr<Array> array = source.Need(role.path, role.name);
@@ -111,10 +110,12 @@ void ProblemFlags::AddTo(CLI::App& app) {
   app.add_option("--b_v", b_v, "bias of w_v")->group(group);
   app.add_option("--w_o", w_o, "[Hq*d_v, d_out]")->group(group);
   app.add_option("--b_o", b_o, "bias of w_o")->group(group);
-  app.add_option("--npz", npz, "one file with arrays of these names, in any case; x is taken before q, k, v")->group(group);
+  app.add_option("--npz", npz, "one file with arrays of these names, in any case; x is taken before q, k, v")
+      ->group(group);
   app.add_option("--q_heads", q_heads, "heads that x is projected to")->capture_default_str()->group(group);
   app.add_option("--kv_heads", kv_heads, "default: q_heads")->group(group);
-  app.add_flag("--weights_transposed", weights_transposed, "weights are [out, in], as PyTorch keeps them")->group(group);
+  app.add_flag("--weights_transposed", weights_transposed, "weights are [out, in], as PyTorch keeps them")
+      ->group(group);
   app.add_option("--wire_dtype", wire_dtype, "convert tensors to this before sending, as float16")->group(group);
   app.add_option("--mask", mask, "bool, broadcast from the right to [B,Hq,Nq,Nk]; true = may see")->group(group);
   app.add_option("--bias", bias, "float, likewise, added to the scores")->group(group);

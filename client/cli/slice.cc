@@ -20,7 +20,8 @@ absl::StatusOr<Array> HeadAsDouble(const TensorRead& from, std::int64_t b, std::
   return array;
 }
 
-std::int64_t Given(const google::protobuf::RepeatedField<std::int64_t>& values, std::int64_t b, std::int64_t otherwise) {
+std::int64_t Given(const google::protobuf::RepeatedField<std::int64_t>& values, std::int64_t b,
+                   std::int64_t otherwise) {
   return b < values.size() ? values.Get(static_cast<int>(b)) : otherwise;
 }
 
@@ -81,24 +82,27 @@ double Tolerance(double a, double value_max) {
   return 8 * std::ldexp(1.0, -24) * (4 + a) * value_max + std::ldexp(1.0, -126);
 }
 
-absl::StatusOr<RowSlice> SliceRows(const Problem& whole, std::int64_t b, std::int64_t h, const std::vector<std::int64_t>& rows,
-                                   const std::vector<std::int64_t>& q_offset) {
+absl::StatusOr<RowSlice> SliceRows(const Problem& whole, std::int64_t b, std::int64_t h,
+                                   const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& q_offset) {
   const v1::AttendRequest& request = whole.request();
   const v1::Options& options = request.options();
   if (request.has_x() || options.has_rotary()) {
-    return absl::UnimplementedError("single rows can be recomputed for q, k, v without rotary embedding, not for x or rotary");
+    return absl::UnimplementedError(
+        "single rows can be recomputed for q, k, v without rotary embedding, not for x or rotary");
   }
   const TensorRead q = TensorRead::Heads(request.q(), options.layout());
   const TensorRead k = TensorRead::Heads(request.k(), options.layout());
   const TensorRead v = TensorRead::Heads(request.v(), options.layout());
   const std::int64_t kv_head = h / (q.shape[1] / k.shape[1]);
-  const std::int64_t keys = k.shape[2], d_k = k.shape[3], d_v = v.shape[3], count = static_cast<std::int64_t>(rows.size());
+  const std::int64_t keys = k.shape[2], d_k = k.shape[3], d_v = v.shape[3],
+                     count = static_cast<std::int64_t>(rows.size());
   const std::int64_t q_len = Given(options.q_len(), b, q.shape[2]), kv_len = Given(options.kv_len(), b, keys);
   const double scale = options.has_scale() ? options.scale() : 1 / std::sqrt(static_cast<double>(d_k));
   const double slope = h < options.alibi_slopes_size() ? options.alibi_slopes(static_cast<int>(h)) : 0;
   absl::StatusOr<Array> key_array = HeadAsDouble(k, b, kv_head), value_array = HeadAsDouble(v, b, kv_head);
   absl::StatusOr<Array> query_array = Array::Zeros(DType::kFloat64, {1, 1, count, d_k});
-  absl::StatusOr<Array> mask = Array::Zeros(DType::kBool, {count, keys}), bias = Array::Zeros(DType::kFloat64, {count, keys});
+  absl::StatusOr<Array> mask = Array::Zeros(DType::kBool, {count, keys}),
+                        bias = Array::Zeros(DType::kFloat64, {count, keys});
   for (const auto* array : {&key_array, &value_array, &query_array, &mask, &bias}) {
     if (!array->ok()) return array->status();
   }
@@ -129,10 +133,12 @@ absl::StatusOr<RowSlice> SliceRows(const Problem& whole, std::int64_t b, std::in
         size += std::fabs(scale) * std::fabs(query_array->At(r * d_k + c)) * std::fabs(key_array->At(j * d_k + c));
       }
       bound.a = std::max(bound.a, size);
-      for (std::int64_t c = 0; c < d_v; ++c) bound.value_max = std::max(bound.value_max, std::fabs(value_array->At(j * d_v + c)));
+      for (std::int64_t c = 0; c < d_v; ++c)
+        bound.value_max = std::max(bound.value_max, std::fabs(value_array->At(j * d_v + c)));
     }
   }
-  absl::StatusOr<Problem> problem = Problem::FromQkv(*std::move(query_array), *std::move(key_array), *std::move(value_array));
+  absl::StatusOr<Problem> problem =
+      Problem::FromQkv(*std::move(query_array), *std::move(key_array), *std::move(value_array));
   if (!problem.ok()) return problem.status();
   problem->SetMask(*std::move(mask));
   if (options.has_bias() || slope != 0) problem->SetBias(*std::move(bias));

@@ -1,7 +1,6 @@
 // Some rows of one head of a problem as a problem of their own: with the same meaning, asked in the server's float64
-// reference mode. Rows keep their positions, which need not be neighbours: causal frontier, window, lengths and mask become
-// one bool mask, ALiBi and bias one float64 bias, so nothing is rounded on the way.
-// Thread rule: pure functions.
+// reference mode. Rows keep their positions, which need not be neighbours: causal frontier, window, lengths and mask
+// become one bool mask, ALiBi and bias one float64 bias, so nothing is rounded on the way. Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +26,13 @@ struct TensorRead {
 
 // What bounds a row's rounding errors: see Tolerance.
 struct RowBound {
-  double a = 0;            // largest of |scale| sum|q||k| + |bias| + slope |p - j| over allowed keys
-  double value_max = 0;    // max |V| over allowed keys
-  bool beyond = false;     // the row lies beyond q_len: it is zero by definition
+  double a = 0;          // largest of |scale| sum|q||k| + |bias| + slope |p - j| over allowed keys
+  double value_max = 0;  // max |V| over allowed keys
+  bool beyond = false;   // the row lies beyond q_len: it is zero by definition
 };
 
-// Most that a float32 output may differ from the float64 formula, and a weight (value_max = 1): 8 * 2^-24 * (4 + A) * max|V|.
+// Most that a float32 output may differ from the float64 formula, and a weight (value_max = 1): 8 * 2^-24 * (4 + A) *
+// max|V|.
 double Tolerance(double a, double value_max);
 
 struct RowSlice {
@@ -40,9 +40,9 @@ struct RowSlice {
   std::vector<RowBound> bounds;  // one a row
 };
 
-// `rows` of head `h` of sequence `b`; `q_offset` are the values that the server used. UNIMPLEMENTED for x and rotary, which
-// cannot be cut this way.
-absl::StatusOr<RowSlice> SliceRows(const Problem& whole, std::int64_t b, std::int64_t h, const std::vector<std::int64_t>& rows,
-                                   const std::vector<std::int64_t>& q_offset);
+// `rows` of head `h` of sequence `b`; `q_offset` are the values that the server used. UNIMPLEMENTED for x and rotary,
+// which cannot be cut this way.
+absl::StatusOr<RowSlice> SliceRows(const Problem& whole, std::int64_t b, std::int64_t h,
+                                   const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& q_offset);
 
 }  // namespace attnd::client

@@ -36,7 +36,8 @@ std::string HumanBytes(double bytes) {
     bytes /= 1024;
     ++unit;
   }
-  return absl::StrFormat(bytes < 1000 ? "%.3g %s" : "%.0f %s", bytes, kUnits[unit]);
+  return bytes < 1000 ? absl::StrFormat("%.3g %s", bytes, kUnits[unit])
+                      : absl::StrFormat("%.0f %s", bytes, kUnits[unit]);
 }
 
 std::string HumanMicroseconds(double us) {

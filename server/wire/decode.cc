@@ -46,8 +46,8 @@ absl::Status CheckEnum(const Message& message, const FieldDescriptor& field, con
 absl::Status CheckFieldsAt(const Message& message, const std::string& path) {
   const auto& unknown = message.GetReflection()->GetUnknownFields(message);
   if (unknown.field_count() == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(path.empty() ? message.GetDescriptor()->name() : path, ": unknown field ",
-                                                 unknown.field(0).number()));
+  return absl::InvalidArgumentError(absl::StrCat(path.empty() ? message.GetDescriptor()->name() : path,
+                                                 ": unknown field ", unknown.field(0).number()));
 }
 
 absl::Status CheckKnownAt(const Message& message, const std::string& path) {
@@ -88,8 +88,8 @@ struct Decoder {
   DataRule rule;
   absl::Status status;
 
-  void Fail(std::string text) {
-    if (status.ok()) status = absl::InvalidArgumentError(std::move(text));
+  void Fail(absl::string_view text) {
+    if (status.ok()) status = absl::InvalidArgumentError(text);
   }
 
   std::optional<InputTensor> Tensor(bool present, const v1::Tensor& tensor, absl::string_view path) {
@@ -129,7 +129,8 @@ struct Decoder {
     }
     if (rule == DataRule::kWholeOrLater && came == 0 && *bytes > 0) return;
     if (came != *bytes) {
-      return Fail(absl::StrCat(path, ": ", came, " bytes, expected ", *bytes, " for ", std::string(Name(tensor.dtype)), " ", shape));
+      return Fail(absl::StrCat(path, ": ", came, " bytes, expected ", *bytes, " for ", std::string(Name(tensor.dtype)),
+                               " ", shape));
     }
     tensor.data = came == 0 ? kNoBytes : reinterpret_cast<const std::byte*>(data.data());
   }

@@ -1,9 +1,8 @@
 // The only reader of untrusted bytes: protobuf messages -> ProblemInputs that point into the message.
 //
-// A message is refused, with the field, what came and what was expected, when it holds a field or an enum value that the
-// contract does not have, at any depth, or a tensor whose dtype, shape and bytes do not agree. What the problem means is
-// decided afterwards, by Problem::Create.
-// Thread rule: pure functions.
+// A message is refused, with the field, what came and what was expected, when it holds a field or an enum value that
+// the contract does not have, at any depth, or a tensor whose dtype, shape and bytes do not agree. What the problem
+// means is decided afterwards, by Problem::Create. Thread rule: pure functions.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -34,7 +33,8 @@ absl::Status CheckKnown(const google::protobuf::Message& message);
 // The same for the message's own fields alone, not for what they hold.
 absl::Status CheckKnownFields(const google::protobuf::Message& message);
 
-// What a message of a stream is about, found without parsing it: protobuf writers put the id first. 0 and false when it is not.
+// What a message of a stream is about, found without parsing it: protobuf writers put the id first. 0 and false when it
+// is not.
 struct StreamMessagePeek {
   std::uint64_t problem_id = 0;
   bool is_header = false;

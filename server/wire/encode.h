@@ -1,5 +1,5 @@
-// The only writer of answers. Tensor bytes are not copied: a message is a small head, then slices that keep their memory
-// alive until gRPC has sent them.
+// The only writer of answers. Tensor bytes are not copied: a message is a small head, then slices that keep their
+// memory alive until gRPC has sent them.
 //
 //   AttendResponse        = output(1) extras(2)* statistics(3)
 //   AttendStreamResponse  = problem_id(1) (block(2) | closing(3))

@@ -67,8 +67,8 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 }
 
 absl::Status WithRetryDelay(absl::Status status, absl::Duration delay) {
-  absl::Status result(status.code(), absl::StrCat(status.message(), "; retry after ",
-                                                  absl::ToInt64Milliseconds(delay), " ms"));
+  absl::Status result(status.code(),
+                      absl::StrCat(status.message(), "; retry after ", absl::ToInt64Milliseconds(delay), " ms"));
   result.SetPayload(kRetryInfoUrl, absl::Cord(RetryInfo(delay)));
   return result;
 }

@@ -18,6 +18,10 @@ def test_calls_finish_or_are_told():
         request, outcomes, stop = random_request(4, 300, 64), [], threading.Event()
         expected = wire.attend(server.stub(), request).raw
 
+        def by_stream(stub, message):
+            """A drain may end a stream that has nothing open: what was answered counts."""
+            return wire.attend_stream(stub, message, may_end_badly=True)
+
         def work(call):
             stub = server.stub()
             while not stop.is_set():
@@ -37,7 +41,7 @@ def test_calls_finish_or_are_told():
             except grpc.RpcError as ended:
                 watched.append(ended.code())
 
-        threads = [threading.Thread(target=work, args=(list(wire.CALLS.values())[n % 2],)) for n in range(WORKERS)]
+        threads = [threading.Thread(target=work, args=((wire.attend, by_stream)[n % 2],)) for n in range(WORKERS)]
         threads.append(threading.Thread(target=watch))
         for thread in threads:
             thread.start()
@@ -49,7 +53,12 @@ def test_calls_finish_or_are_told():
             thread.join(CALL_SECONDS_MAX)
             assert not thread.is_alive()
         assert code == 0
-        assert set(outcomes) <= {"good", grpc.StatusCode.UNAVAILABLE}, set(outcomes)
+        # gRPC itself ends a call with CANCELLED that arrives in the instant of its shutdown, before the server sees it.
+        refused = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+        assert set(outcomes) <= {"good"} | refused, set(outcomes)
+        # All that the server accepted was answered in full, and the callers have it.
+        accepted = [line for line in server.log().splitlines() if "Nq300" in line]
+        assert len(accepted) - 1 == outcomes.count("good") and all("OK" in line for line in accepted)
         assert watched[:2] == [health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING]
 
 

@@ -1,4 +1,4 @@
-"""The README's first call, taken from the README as it stands: its commands make the stubs, its program gets the lesson."""
+"""The README's first call, taken from the README as it stands: its commands make stubs, its program gets the lesson."""
 
 import json
 import os

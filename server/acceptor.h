@@ -1,0 +1,59 @@
+// The accept loop: binds the addresses, counts connections, and hands each to gRPC.
+//
+// gRPC's own listener ends for good when descriptors run out, and cannot bound how many connections it takes. Here a
+// connection beyond connections_max is closed at once, and a lack of descriptors only makes accepting pause. To learn
+// when a connection ends, of which gRPC tells nobody, a duplicate of its descriptor is watched for the hang-up: a
+// connection costs two descriptors. Thread rule: Listen before the gRPC server is built, Start after it runs, Stop
+// before it is shut down; all from one thread.
+#pragma once
+
+#include <grpcpp/server_builder.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace attnd::server {
+
+class Acceptor {
+ public:
+  explicit Acceptor(std::int64_t connections_max) : connections_max_(connections_max) {}
+  ~Acceptor();
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
+
+  // Binds and listens on host:port (a host's every address) or unix:path. The port, chosen when it was 0; 0 for unix.
+  // UNAVAILABLE says why not.
+  absl::StatusOr<int> Listen(const std::string& address);
+
+  void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to_grpc);
+  // Takes no more connections. Those that are open stay.
+  void Stop();
+
+ private:
+  absl::StatusOr<int> ListenTcp(const std::string& address);
+  absl::Status ListenUnix(const std::string& path);
+  absl::Status Bind(int domain, const void* address, std::size_t length);
+  void Run();
+  void AcceptAll(int listener);
+  void WatchListeners(bool watch);
+
+  const std::int64_t connections_max_;
+  std::vector<int> listeners_;
+  std::vector<std::string> socket_files_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to_grpc_;
+  int epoll_ = -1, wake_ = -1;
+  std::atomic<bool> stopping_{false};
+  bool paused_ = false;                 // out of descriptors; the loop's thread only, like the next
+  std::unordered_set<int> duplicates_;  // one an open connection
+  std::thread thread_;
+};
+
+}  // namespace attnd::server

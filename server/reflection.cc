@@ -1,0 +1,108 @@
+#include "server/reflection.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/descriptor.pb.h>
+
+#include <array>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "attnd/v1/attention.pb.h"
+#include "grpc/health/v1/health.pb.h"
+
+namespace attnd::server {
+namespace {
+
+using google::protobuf::DescriptorPool;
+using google::protobuf::FileDescriptor;
+using grpc::reflection::v1alpha::ServerReflectionRequest;
+using grpc::reflection::v1alpha::ServerReflectionResponse;
+
+// The files of the services that this server has.
+std::array<const FileDescriptor*, 3> ServiceFiles() {
+  return {v1::AttendRequest::descriptor()->file(), grpc::health::v1::HealthCheckRequest::descriptor()->file(),
+          ServerReflectionRequest::descriptor()->file()};
+}
+
+void SetError(grpc::StatusCode code, std::string message, ServerReflectionResponse& response) {
+  response.mutable_error_response()->set_error_code(code);
+  response.mutable_error_response()->set_error_message(std::move(message));
+}
+
+// A file, then what it imports, each once.
+void AddFile(const FileDescriptor& file, std::set<std::string>& added, ServerReflectionResponse& response) {
+  if (!added.insert(file.name()).second) return;
+  google::protobuf::FileDescriptorProto proto;
+  file.CopyTo(&proto);
+  response.mutable_file_descriptor_response()->add_file_descriptor_proto(proto.SerializeAsString());
+  for (int i = 0; i < file.dependency_count(); ++i) AddFile(*file.dependency(i), added, response);
+}
+
+void AnswerFile(const FileDescriptor* file, ServerReflectionResponse& response) {
+  if (file == nullptr) return SetError(grpc::StatusCode::NOT_FOUND, "not known to this server", response);
+  std::set<std::string> added;
+  AddFile(*file, added, response);
+}
+
+// One stream: question, answer, question, answer, until the peer has no more.
+class ReflectionStream final : public grpc::ServerBidiReactor<ServerReflectionRequest, ServerReflectionResponse> {
+ public:
+  ReflectionStream() { StartRead(&request_); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::OK);
+    response_ = AnswerReflection(request_);
+    StartWrite(&response_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::CANCELLED);
+    StartRead(&request_);
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  ServerReflectionRequest request_;
+  ServerReflectionResponse response_;
+};
+
+}  // namespace
+
+ServerReflectionResponse AnswerReflection(const ServerReflectionRequest& request) {
+  ServerReflectionResponse response;
+  response.set_valid_host(request.host());
+  *response.mutable_original_request() = request;
+  const DescriptorPool& pool = *DescriptorPool::generated_pool();
+  switch (request.message_request_case()) {
+    case ServerReflectionRequest::kFileByFilename:
+      AnswerFile(pool.FindFileByName(request.file_by_filename()), response);
+      break;
+    case ServerReflectionRequest::kFileContainingSymbol:
+      AnswerFile(pool.FindFileContainingSymbol(request.file_containing_symbol()), response);
+      break;
+    case ServerReflectionRequest::kListServices:
+      for (const FileDescriptor* file : ServiceFiles()) {
+        for (int i = 0; i < file->service_count(); ++i) {
+          response.mutable_list_services_response()->add_service()->set_name(file->service(i)->full_name());
+        }
+      }
+      break;
+    case ServerReflectionRequest::kFileContainingExtension:
+    case ServerReflectionRequest::kAllExtensionNumbersOfType:
+      SetError(grpc::StatusCode::NOT_FOUND, "proto3: there are no extensions", response);
+      break;
+    case ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET:
+      SetError(grpc::StatusCode::INVALID_ARGUMENT, "message_request: absent", response);
+      break;
+  }
+  return response;
+}
+
+grpc::ServerBidiReactor<ServerReflectionRequest, ServerReflectionResponse>* ReflectionService::ServerReflectionInfo(
+    grpc::CallbackServerContext*) {
+  return new ReflectionStream();
+}
+
+}  // namespace attnd::server

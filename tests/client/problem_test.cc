@@ -1,0 +1,150 @@
+#include "client/problem.h"
+
+#include <gtest/gtest.h>
+
+#include "client/cli/slice.h"
+#include "client/wire.h"
+
+namespace attnd::client {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+Array Ones(Shape shape) {
+  Array array = *Array::Zeros(DType::kFloat32, std::move(shape));
+  for (std::int64_t i = 0; i < array.elements(); ++i) array.Set(i, 1);
+  return array;
+}
+
+Shape WireShape(const v1::Tensor& tensor) { return {tensor.shape().begin(), tensor.shape().end()}; }
+
+TEST(ProblemTest, RankTwoIsOneSequenceAndOneHead) {
+  const absl::StatusOr<Problem> problem = Problem::FromQkv(Ones({5, 4}), Ones({3, 4}), Ones({3, 2}));
+  ASSERT_TRUE(problem.ok());
+  EXPECT_EQ(WireShape(problem->request().q()), (Shape{1, 1, 5, 4}));
+  EXPECT_EQ(WireShape(problem->request().v()), (Shape{1, 1, 3, 2}));
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_OUTPUT)->shape, (Shape{5, 2}));
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_WEIGHTS)->shape, (Shape{5, 3}));
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_LSE)->shape, (Shape{5}));
+}
+
+TEST(ProblemTest, RankThreeIsOneHead) {
+  absl::StatusOr<Problem> problem = Problem::FromQkv(Ones({2, 5, 4}), Ones({2, 3, 4}), Ones({2, 3, 4}));
+  ASSERT_TRUE(problem.ok());
+  EXPECT_EQ(WireShape(problem->request().k()), (Shape{2, 1, 3, 4}));
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_WEIGHTS)->shape, (Shape{2, 5, 3}));
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_LSE)->shape, (Shape{2, 5}));
+  problem->SetMask(*Array::Zeros(DType::kBool, {2, 5, 3}));
+  EXPECT_EQ(WireShape(problem->request().options().mask()), (Shape{2, 1, 5, 3}));
+  problem->SetBias(Ones({5, 3}));
+  EXPECT_EQ(WireShape(problem->request().options().bias()), (Shape{5, 3}));
+}
+
+TEST(ProblemTest, RankFourKeepsAllAndFollowsTheLayout) {
+  const absl::StatusOr<Problem> bhnd = Problem::FromQkv(Ones({2, 6, 5, 4}), Ones({2, 3, 7, 4}), Ones({2, 3, 7, 8}));
+  ASSERT_TRUE(bhnd.ok());
+  EXPECT_EQ(bhnd->LayoutOf(v1::OUTPUT_KIND_OUTPUT)->shape, (Shape{2, 6, 5, 8}));
+  const absl::StatusOr<Problem> bnhd =
+      Problem::FromQkv(Ones({2, 5, 6, 4}), Ones({2, 7, 3, 4}), Ones({2, 7, 3, 8}), v1::LAYOUT_BNHD);
+  ASSERT_TRUE(bnhd.ok());
+  const OutputLayout output = *bnhd->LayoutOf(v1::OUTPUT_KIND_OUTPUT);
+  EXPECT_EQ(output.shape, (Shape{2, 5, 6, 8}));
+  EXPECT_EQ(output.batch_stride, 240);
+  EXPECT_EQ(output.row_stride, 48);
+  EXPECT_EQ(output.head_stride, 8);
+  EXPECT_EQ(bnhd->LayoutOf(v1::OUTPUT_KIND_WEIGHTS)->shape, (Shape{2, 6, 5, 7}));
+}
+
+TEST(ProblemTest, LayoutAtLowerRanksChangesNothingForTheCaller) {
+  const absl::StatusOr<Problem> problem =
+      Problem::FromQkv(Ones({2, 5, 4}), Ones({2, 3, 4}), Ones({2, 3, 4}), v1::LAYOUT_BNHD);
+  ASSERT_TRUE(problem.ok());
+  EXPECT_EQ(WireShape(problem->request().q()), (Shape{2, 5, 1, 4}));
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_OUTPUT)->shape, (Shape{2, 5, 4}));
+}
+
+TEST(ProblemTest, WrongRanksAreNamed) {
+  EXPECT_EQ(Problem::FromQkv(Ones({4}), Ones({4}), Ones({4})).status().message(),
+            "q: shape [4], expected rank 2 [N,d], 3 [B,N,d] or 4 [B,H,N,d]");
+  EXPECT_EQ(Problem::FromQkv(Ones({5, 4}), Ones({1, 3, 4}), Ones({3, 4})).status().message(),
+            "k: shape [1,3,4], expected rank 2 as in q");
+  EXPECT_EQ(Problem::FromX(Ones({1, 1, 5, 4}), {}).status().message(),
+            "x: shape [1,1,5,4], expected rank 2 [N,d_model] or 3 [B,N,d_model]");
+}
+
+TEST(ProblemTest, XOfRankTwoLosesTheSequenceOnly) {
+  v1::Projection projection;
+  projection.set_q_heads(4);
+  projection.set_kv_heads(2);
+  *projection.mutable_w_q() = ToTensor(Ones({8, 12}));
+  *projection.mutable_w_k() = ToTensor(Ones({8, 6}));
+  *projection.mutable_w_v() = ToTensor(Ones({8, 10}));
+  absl::StatusOr<Problem> problem = Problem::FromX(Ones({3, 8}), projection);
+  ASSERT_TRUE(problem.ok());
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_OUTPUT)->shape, (Shape{4, 3, 5}));
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_PROJECTED_K)->shape, (Shape{2, 3, 3}));
+  *projection.mutable_w_o() = ToTensor(Ones({20, 7}));
+  problem = Problem::FromX(Ones({1, 3, 8}), projection);
+  ASSERT_TRUE(problem.ok());
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_OUTPUT)->shape, (Shape{1, 3, 7}));
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_LSE)->shape, (Shape{1, 4, 3}));
+}
+
+TEST(ProblemTest, SplitTakesTheBytesAndNothingElse) {
+  absl::StatusOr<Problem> problem = Problem::FromQkv(Ones({2, 3, 4}), Ones({2, 5, 4}), Ones({2, 5, 4}));
+  ASSERT_TRUE(problem.ok());
+  problem->SetMask(*Array::Zeros(DType::kBool, {3, 5}));
+  problem->options().set_scale(0);  // present, though the default
+  problem->options().set_causal(true);
+  problem->options().add_kv_len(4);
+  problem->options().add_kv_len(5);
+  problem->options().mutable_rotary();  // present, though empty
+  problem->Want(v1::OUTPUT_KIND_LSE);
+  problem->Want(v1::OUTPUT_KIND_LSE);
+  const SplitRequest split = Split(problem->request());
+  std::vector<std::string> paths;
+  for (const auto& [path, data] : split.tensors) paths.push_back(path);
+  EXPECT_EQ(paths, (std::vector<std::string>{"q", "k", "v", "options.mask"}));
+  v1::AttendRequest expected = problem->request();
+  expected.mutable_q()->clear_data();
+  expected.mutable_k()->clear_data();
+  expected.mutable_v()->clear_data();
+  expected.mutable_options()->mutable_mask()->clear_data();
+  EXPECT_EQ(split.header.SerializeAsString(), expected.SerializeAsString());
+  EXPECT_EQ(split.header.outputs_size(), 1);
+}
+
+// A head's rows cut out of a problem see the same keys: mask, causal frontier, window, lengths and bias in one.
+TEST(ProblemTest, SlicedRowsKeepTheirMeaning) {
+  absl::StatusOr<Problem> problem = Problem::FromQkv(Ones({1, 4, 6, 2}), Ones({1, 2, 6, 2}), Ones({1, 2, 6, 3}));
+  ASSERT_TRUE(problem.ok());
+  problem->options().set_causal(true);
+  problem->options().set_window_left(2);
+  problem->options().add_kv_len(5);
+  problem->options().add_q_len(5);
+  problem->options().set_scale(0.5);
+  for (const float slope : {0.F, 1.F, 2.F, 4.F}) problem->options().add_alibi_slopes(slope);
+  Array mask = *Array::Zeros(DType::kBool, {6});
+  for (const int key : {0, 1, 2, 4, 5}) mask.Set(key, 1);
+  problem->SetMask(mask);
+  const absl::StatusOr<RowSlice> slice = SliceRows(*problem, 0, 3, {1, 4, 5}, {0});
+  ASSERT_TRUE(slice.ok()) << slice.status();
+  const v1::Options& options = slice->problem.request().options();
+  EXPECT_EQ(options.mask().data(), std::string("\1\1\0\0\0\0"   // row 1: keys 0, 1
+                                               "\0\0\1\0\1\0"   // row 4: keys 2 to 4 but the masked 3
+                                               "\0\0\0\0\0\0",  // row 5 lies beyond q_len
+                                               18));
+  const TensorRead bias = TensorRead::Broadcast(options.bias());
+  EXPECT_EQ(bias.At(0, 0, 0, 0), -4);  // slope 4, one key back
+  EXPECT_EQ(bias.At(0, 0, 1, 2), -8);
+  EXPECT_EQ(bias.At(0, 0, 1, 4), 0);
+  EXPECT_EQ(options.mode(), v1::COMPUTE_MODE_REFERENCE);
+  EXPECT_FALSE(options.causal() || options.has_window_left() || options.kv_len_size() > 0);
+  EXPECT_FALSE(slice->bounds[0].beyond);
+  EXPECT_TRUE(slice->bounds[2].beyond);
+  EXPECT_EQ(slice->bounds[1].a, 0.5 * 2 + 8);
+  EXPECT_EQ(slice->bounds[1].value_max, 1);
+}
+
+}  // namespace
+}  // namespace attnd::client

@@ -1,0 +1,10 @@
+#!/bin/sh
+# Makes the seeds of corpus/decode from the text messages in seeds/: ./make_corpus.sh (needs protoc).
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$here/corpus/decode"
+for seed in "$here"/seeds/*.txtpb; do
+  name=$(basename "$seed" .txtpb)
+  protoc -I"$here/../../proto" --encode=attnd.v1.AttendRequest attnd/v1/attention.proto \
+    <"$seed" >"$here/corpus/decode/$name"
+done

@@ -1,0 +1,51 @@
+"""Connections beyond the cap and a lack of descriptors: refused, never the end of listening."""
+
+import resource
+import socket
+
+from aftermath import good_call, leaves_nothing
+from attnd_server import AttndServer, eventually
+
+
+def connect(server):
+    peer = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    peer.settimeout(10)
+    return peer
+
+
+def is_served(peer):
+    """A connection that was taken gets HTTP/2 SETTINGS; one beyond the cap is closed without a byte."""
+    try:
+        peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+        return len(peer.recv(9)) > 0
+    except ConnectionError:
+        return False
+
+
+def test_one_more_than_connections_max_is_closed():
+    with AttndServer("--connections_max=8") as server, leaves_nothing(server):
+        peers = [connect(server) for _ in range(8)]
+        assert [is_served(peer) for peer in peers] == [True] * 8
+        beyond = connect(server)
+        assert not is_served(beyond)
+        beyond.close()
+        for peer in peers:
+            peer.close()
+
+        def taken_again():
+            with connect(server) as peer:
+                return is_served(peer)
+
+        eventually("a place is free again", taken_again)
+
+
+def test_out_of_descriptors_is_not_the_end():
+    with AttndServer("--connections_max=100000") as server, leaves_nothing(server):
+        before = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (server.descriptors() + 20, before[1]))
+        peers = [connect(server) for _ in range(60)]
+        eventually("it says so", lambda: "accepting pauses" in server.log())
+        for peer in peers:
+            peer.close()
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, before)
+        eventually("calls work again", lambda: good_call(server) is None)

@@ -1,0 +1,143 @@
+#include "server/admission.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/cost.h"
+
+namespace attnd::server {
+namespace {
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+ServerConfig TestConfig() {
+  ServerConfig config;
+  config.threads = 2;
+  config.memory_bytes_max = 1024 * kMiB;
+  config.message_bytes_max = 64 * kMiB;
+  return config;
+}
+
+Demand DemandOf(const Admission& admission, std::int64_t n, std::int64_t d, std::vector<OutputKind> outputs,
+                Delivery delivery) {
+  ProblemInputs inputs;
+  const InputTensor tensor{DType::kFloat32, {1, 1, n, d}, nullptr};
+  inputs.q = inputs.k = inputs.v = tensor;
+  inputs.outputs = std::move(outputs);
+  const absl::StatusOr<Problem> problem = Problem::Create(inputs, ProblemLimits{});
+  EXPECT_TRUE(problem.ok()) << problem.status();
+  const absl::StatusOr<Cost> cost = EstimateCost(*problem);
+  EXPECT_TRUE(cost.ok()) << cost.status();
+  return admission.DemandOf(*problem, *cost, delivery);
+}
+
+// What can never run is refused with its own words, and without an invitation to retry.
+void ExpectNever(const absl::Status& status, absl::string_view flag) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find(flag), absl::string_view::npos) << status;
+  EXPECT_EQ(status.message().find("retry"), absl::string_view::npos) << status;
+}
+
+TEST(AdmissionTest, SixteenMillionSquaredAtWidthOne) {
+  const Admission admission(TestConfig(), {1e11, 1e9});
+  ExpectNever(admission.CheckEver(DemandOf(admission, 1 << 24, 1, {}, Delivery::kStream)), "(tiles_max)");
+}
+
+TEST(AdmissionTest, WeightsOfALongContext) {
+  const Admission admission(TestConfig(), {1e11, 1e9});
+  const Demand demand = DemandOf(admission, 131072, 64, {OutputKind::kWeights}, Delivery::kStream);
+  ExpectNever(admission.CheckEver(demand), "(reply_bytes_max)");
+  EXPECT_EQ(demand.reply_bytes, 131072LL * 131072 * 4 + 131072LL * 64 * 4);
+  // On a stream only what is under way is held, however large the answer.
+  EXPECT_LT(demand.outputs_bytes, 16 * kMiB);
+}
+
+TEST(AdmissionTest, AnAnswerTooLargeForOneMessageIsSentToTheStream) {
+  const Admission admission(TestConfig(), {1e11, 1e9});
+  const absl::Status unary =
+      admission.CheckEver(DemandOf(admission, 8192, 64, {OutputKind::kWeights}, Delivery::kUnary));
+  ExpectNever(unary, "(message_bytes_max)");
+  EXPECT_NE(unary.message().find("AttendStream"), absl::string_view::npos);
+  EXPECT_TRUE(admission.CheckEver(DemandOf(admission, 8192, 64, {OutputKind::kWeights}, Delivery::kStream)).ok());
+}
+
+TEST(AdmissionTest, ComputeIsPredictedFromTheMeasuredRate) {
+  ServerConfig config = TestConfig();
+  config.compute_ms_max = 1000;
+  const Admission fast(config, {1e12, 1e9}), slow(config, {1e9, 1e9});
+  // 4 * 4096^2 * 64 = 4.29e9 FLOPs
+  EXPECT_TRUE(fast.CheckEver(DemandOf(fast, 4096, 64, {}, Delivery::kStream)).ok());
+  const absl::Status refused = slow.CheckEver(DemandOf(slow, 4096, 64, {}, Delivery::kStream));
+  ExpectNever(refused, "(compute_ms_max)");
+  EXPECT_NE(refused.message().find("4294 needed, 1000 allowed"), absl::string_view::npos) << refused;
+}
+
+TEST(AdmissionTest, MemoryThatCanNeverBe) {
+  ServerConfig config = TestConfig();
+  config.memory_bytes_max = 128 * kMiB;  // half of it is gRPC's
+  const Admission admission(config, {1e12, 1e9});
+  EXPECT_EQ(admission.bytes_allowed(), 64 * kMiB);
+  ExpectNever(admission.CheckEver(DemandOf(admission, 131072, 64, {}, Delivery::kStream)), "memory_bytes_max");
+}
+
+TEST(AdmissionTest, MemoryThatIsNotFreeNowInvitesToRetry) {
+  Admission admission(TestConfig(), {1e12, 1e9});
+  const Demand demand = DemandOf(admission, 65536, 256, {}, Delivery::kStream);
+  ASSERT_GT(demand.memory_bytes, admission.bytes_allowed() / 4);
+  std::vector<Reservation> held;
+  absl::Status refused;
+  while (refused.ok() && held.size() < 10) {
+    absl::StatusOr<Reservation> reservation = admission.Admit(demand);
+    refused = reservation.status();
+    if (refused.ok()) held.push_back(*std::move(reservation));
+  }
+  ASSERT_FALSE(held.empty());
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.message().find("retry after"), absl::string_view::npos) << refused;
+  EXPECT_EQ(admission.bytes_used(), static_cast<std::int64_t>(held.size()) * demand.memory_bytes);
+  held.pop_back();
+  EXPECT_TRUE(admission.Admit(demand).ok());  // and given back at once
+  held.clear();
+  EXPECT_EQ(admission.bytes_used(), 0);
+}
+
+TEST(AdmissionTest, WhatWasHeldForTheMessageBecomesPartOfTheProblem) {
+  Admission admission(TestConfig(), {1e12, 1e9});
+  const Demand demand = DemandOf(admission, 1024, 64, {}, Delivery::kUnary);
+  absl::StatusOr<Reservation> message = admission.ReserveBytes("bytes of the message", 3 * 1024 * 64 * 4 + 50);
+  ASSERT_TRUE(message.ok());
+  absl::StatusOr<Reservation> whole = admission.Admit(demand, *std::move(message));
+  ASSERT_TRUE(whole.ok());
+  EXPECT_EQ(admission.bytes_used(), demand.memory_bytes);
+  whole->ShrinkTo(100);
+  EXPECT_EQ(admission.bytes_used(), 100);
+  Reservation moved = *std::move(whole);
+  EXPECT_EQ(admission.bytes_used(), 100);
+  moved = Reservation();
+  EXPECT_EQ(admission.bytes_used(), 0);
+}
+
+TEST(AdmissionTest, ARefusalGivesBackWhatWasHeld) {
+  Admission admission(TestConfig(), {1e12, 1e9});
+  absl::StatusOr<Reservation> message = admission.ReserveBytes("bytes of the message", kMiB);
+  ASSERT_TRUE(message.ok());
+  EXPECT_FALSE(
+      admission.Admit(DemandOf(admission, 8192, 64, {OutputKind::kWeights}, Delivery::kUnary), *std::move(message))
+          .ok());
+  EXPECT_EQ(admission.bytes_used(), 0);
+}
+
+TEST(AdmissionTest, NamedMemoryAddsUp) {
+  const Admission admission(TestConfig(), {1e12, 1e9});
+  const Demand demand = DemandOf(admission, 1000, 64, {OutputKind::kWeights}, Delivery::kUnary);
+  std::int64_t sum = 0;
+  for (const NamedBytes& item : demand.memory) sum += item.bytes;
+  EXPECT_EQ(sum, demand.memory_bytes);
+  EXPECT_EQ(demand.outputs_bytes, 1000 * 64 * 4 + 1000 * 1000 * 4);
+}
+
+}  // namespace
+}  // namespace attnd::server
