@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/attention.h"
 #include "core/checked.h"
+#include "core/tile.h"
 #include "core/tiling.h"
 
 namespace attnd {
@@ -73,8 +74,8 @@ void CountMemory(const Problem& problem, const TokenWidths& widths, Counter& cou
   } else {
     constexpr std::int64_t kBytes = ElementBytes(DType::kFloat32);
     const std::int64_t padded_keys = CeilDiv(problem.kv_rows, kKeyTileColumns) * PackedStride(problem.kv_rows);
-    cost.packed_k_bytes = counter.Product({b, hkv, padded_keys, problem.d_k, kBytes});
-    if (problem.v.dtype != DType::kFloat32)
+    if (NeedsPacking(problem)) cost.packed_k_bytes = counter.Product({b, hkv, padded_keys, problem.d_k, kBytes});
+    if (NeedsPacking(problem) && problem.v.dtype != DType::kFloat32)
       cost.packed_v_bytes = counter.Product({b, problem.kv_rows, widths.v, kBytes});
     if (problem.projection) {
       const std::int64_t width =

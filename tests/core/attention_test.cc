@@ -368,6 +368,46 @@ TEST(AttentionTest, BytesDoNotDependOnThreadsBatchMatesOrWantedOutputs) {
   }
 }
 
+// Few queries read K and V in place, all heads of a group together; a head alone gives the same bytes.
+TEST(AttentionTest, BytesOfFewQueriesDoNotDependOnTheGroup) {
+  std::mt19937 generator(12);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const std::int64_t q_rows : {1, 2, 4}) {
+      const std::int64_t heads = 70;  // more than a tile holds
+      TensorStore store;
+      ProblemInputs group = RandomInputs({1, heads, 1, q_rows, 700, 40, 24}, store, generator, dtype);
+      group.options.causal = true;
+      group.options.output_dtype = DType::kFloat32;
+      ExpectLikeReference(group);
+      const DenseAnswer all = Answer(group);
+      for (const std::int64_t h : {0, 1, 31, 32, 69}) {
+        ProblemInputs alone = group;
+        alone.q->shape[1] = 1;
+        alone.q->data += h * q_rows * 40 * ElementBytes(dtype);
+        const auto bytes = Answer(alone).tensors[1];
+        EXPECT_EQ(std::memcmp(bytes.data(), all.tensors[1].data() + h * q_rows * 24 * 4, bytes.size()), 0) << h;
+      }
+    }
+  }
+}
+
+TEST(AttentionTest, FewQueriesNeverSeeExcludedValues) {
+  std::mt19937 generator(13);
+  TensorStore store;
+  ProblemInputs inputs = RandomInputs({1, 6, 2, 2, 300, 8, 8}, store, generator);
+  std::vector<int> mask(300, 1);
+  mask[7] = mask[290] = 0;
+  inputs.options.mask = store.Bools({300}, mask);
+  inputs.outputs = {OutputKind::kWeights, OutputKind::kLse};
+  const DenseAnswer clean = Answer(inputs);
+  for (const std::int64_t key : {7, 290, 300 + 7, 300 + 290}) {
+    for (const InputTensor* tensor : {&*inputs.k, &*inputs.v}) {
+      std::fill_n(const_cast<float*>(reinterpret_cast<const float*>(tensor->data)) + key * 8, 8, NAN);
+    }
+  }
+  EXPECT_TRUE(Answer(inputs).tensors == clean.tensors);
+}
+
 TEST(AttentionTest, ProjectionMatchesReference) {
   std::mt19937 generator(9);
   for (const bool transposed : {false, true}) {
