@@ -125,7 +125,7 @@ absl::StatusOr<Cost> EstimateCost(const Problem& problem, std::int64_t layers) {
   cost.multiply_adds = counter.Product({one_layer, layers});
   cost.flops = counter.Product({cost.multiply_adds, 2});
   CountMemory(problem, widths, counter, cost);
-  const std::int64_t tile_rows = QueryTileRows(problem.d_k, problem.d_v);
+  const std::int64_t tile_rows = QueryTileRows(problem.d_k, problem.d_v, /*frontier=*/false);
   cost.tiles = counter.Product({b, hq, CeilDiv(problem.q_rows, tile_rows), CeilDiv(problem.kv_rows, kKeyTileColumns)});
 
   std::int64_t pairs = 0;

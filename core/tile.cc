@@ -49,7 +49,7 @@ bool AnyNonFinite(const float* values, std::int64_t count) {
 }  // namespace
 
 TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q), k(validated.k), v(validated.v) {
-  tile_rows = QueryTileRows(problem.d_k, problem.d_v);
+  tile_rows = QueryTileRows(problem.d_k, problem.d_v, problem.causal || problem.window_left || problem.window_right);
   key_tiles = CeilDiv(problem.kv_rows, kKeyTileColumns);
   packed_stride = PackedStride(problem.kv_rows);
   scale = static_cast<float>(problem.scale);
@@ -150,7 +150,7 @@ void PackKeys(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t
 }
 
 std::int64_t QueryTile::ScratchBytes(const Problem& problem) {
-  const std::int64_t rows = QueryTileRows(problem.d_k, problem.d_v);
+  const std::int64_t rows = QueryTileRows(problem.d_k, problem.d_v, /*frontier=*/false);
   Carver carver(nullptr);
   for (const std::int64_t floats : {rows * problem.d_k, rows * kTileStride, rows * problem.d_v,
                                     kKeyTileColumns * problem.d_v, kKeyTileColumns, rows, rows, rows}) {
