@@ -12,6 +12,7 @@
 #include "core/pack.h"
 #include "core/projection.h"
 #include "core/reference.h"
+#include "core/rotary.h"
 #include "core/softmax.h"
 #include "core/tile.h"
 #include "core/tiling.h"
@@ -123,25 +124,52 @@ void AddProjectedOutputs(const std::shared_ptr<Run>& run, std::vector<Phase>& ph
   }
 }
 
+void AddRotary(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
+  const Problem& problem = *run->problem;
+  const auto add = [&](std::int64_t rows, std::int64_t heads,
+                       void (*turn)(TilePlan&, std::int64_t, std::int64_t, std::byte*)) {
+    // A pair's angle costs about as much as a hundred multiply-adds.
+    phases.push_back(MakePhase(problem.batch * rows, problem.rotary->rotary_dim * (50 + 4 * heads),
+                               [run, rows, turn](std::int64_t item, WorkerContext& context) {
+                                 turn(*run->tiles, item / rows, item % rows,
+                                      context.scratch.Reserve(RotaryScratchBytes(*run->problem->rotary)));
+                               }));
+  };
+  add(problem.q_rows, problem.q_heads, &TurnQuery);
+  add(problem.kv_rows, problem.kv_heads, &TurnKey);
+}
+
+// How many heads the unit of this place covers: where K and V are read in place, the first head of a group (or of as
+// many of its heads as a tile holds) takes the others along, and theirs have nothing to do.
+std::int64_t HeadsOfUnit(const TilePlan& plan, const Place& place) {
+  const std::int64_t q_len = plan.problem.q_len[static_cast<std::size_t>(place.b)];
+  if (!plan.InPlace(place.b) || q_len == 0 || place.first_row > 0) return 1;
+  const std::int64_t group = plan.problem.q_heads / plan.problem.kv_heads, in_group = place.h % group;
+  const std::int64_t together = std::min(group, plan.tile_rows / std::min(q_len, place.rows));
+  return in_group % together == 0 ? std::min(together, group - in_group) : 0;
+}
+
 void AddAttention(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
   const Problem& problem = *run->problem;
   TilePlan& plan = *run->tiles;
-  phases.push_back(MakePhase(problem.batch * problem.kv_heads * plan.key_tiles,
+  phases.push_back(MakePhase(NeedsPacking(problem) ? problem.batch * problem.kv_heads * plan.key_tiles : 0,
                              std::min(problem.kv_rows, kKeyTileColumns) * (problem.d_k + problem.d_v) * 8,
                              [run](std::int64_t item, WorkerContext&) {
                                const std::int64_t tiles = run->tiles->key_tiles, heads = run->problem->kv_heads;
                                PackKeys(*run->tiles, item / tiles / heads, item / tiles % heads, item % tiles);
                              }));
   const std::int64_t tile_rows = plan.tile_rows, row_cost = problem.kv_rows * (problem.d_k + problem.d_v) + 256;
-  phases.push_back(
-      Writes(MakePhase(problem.batch * problem.q_heads * CeilDiv(problem.q_rows, tile_rows),
-                       std::min(tile_rows, problem.q_rows) * row_cost,
-                       [run, tile_rows](std::int64_t item, WorkerContext& context) {
-                         const Place place = PlaceOf(item, run->problem->q_heads, run->problem->q_rows, tile_rows);
-                         QueryTile tile(*run->tiles, context.scratch, place.b, place.h, place.first_row, place.rows);
-                         tile.Attend(run->sink, *run->cancel);
-                       }),
-             run->sink));
+  phases.push_back(Writes(
+      MakePhase(problem.batch * problem.q_heads * CeilDiv(problem.q_rows, tile_rows),
+                std::min(tile_rows, problem.q_rows) * row_cost,
+                [run, tile_rows](std::int64_t item, WorkerContext& context) {
+                  const Place place = PlaceOf(item, run->problem->q_heads, run->problem->q_rows, tile_rows);
+                  const std::int64_t heads = HeadsOfUnit(*run->tiles, place);
+                  if (heads == 0) return;
+                  QueryTile tile(*run->tiles, context.scratch, place.b, place.h, heads, place.first_row, place.rows);
+                  tile.Attend(run->sink, *run->cancel);
+                }),
+      run->sink));
   std::vector<OutputKind> kinds;
   for (const OutputKind kind : problem.extras) {
     if (kind != OutputKind::kLse && kind < OutputKind::kProjectedQ) kinds.push_back(kind);
@@ -155,7 +183,7 @@ void AddAttention(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
                        std::min(emit_rows, problem.q_rows) * row_cost,
                        [run, emit_rows, kinds](std::int64_t item, WorkerContext& context) {
                          const Place place = PlaceOf(item, run->problem->q_heads, run->problem->q_rows, emit_rows);
-                         QueryTile tile(*run->tiles, context.scratch, place.b, place.h, place.first_row, place.rows);
+                         QueryTile tile(*run->tiles, context.scratch, place.b, place.h, 1, place.first_row, place.rows);
                          tile.Emit(kinds, run->sink, *run->cancel);
                        }),
              run->sink));
@@ -320,6 +348,7 @@ std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowS
     run->tiles = std::make_unique<TilePlan>(*run->problem);
     if (run->problem->projection.has_value()) AddProjection(run, phases);
     AddProjectedOutputs(run, phases);
+    if (run->problem->rotary.has_value()) AddRotary(run, phases);
     AddAttention(run, phases);
     if (run->problem->d_out > 0) AddProjectOut(run, phases);
   }

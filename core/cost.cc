@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/attention.h"
 #include "core/checked.h"
+#include "core/tile.h"
 #include "core/tiling.h"
 
 namespace attnd {
@@ -73,13 +74,16 @@ void CountMemory(const Problem& problem, const TokenWidths& widths, Counter& cou
   } else {
     constexpr std::int64_t kBytes = ElementBytes(DType::kFloat32);
     const std::int64_t padded_keys = CeilDiv(problem.kv_rows, kKeyTileColumns) * PackedStride(problem.kv_rows);
-    cost.packed_k_bytes = counter.Product({b, hkv, padded_keys, problem.d_k, kBytes});
-    if (problem.v.dtype != DType::kFloat32)
+    if (NeedsPacking(problem)) cost.packed_k_bytes = counter.Product({b, hkv, padded_keys, problem.d_k, kBytes});
+    if (NeedsPacking(problem) && problem.v.dtype != DType::kFloat32)
       cost.packed_v_bytes = counter.Product({b, problem.kv_rows, widths.v, kBytes});
     if (problem.projection) {
       const std::int64_t width =
           counter.Sum({widths.q, widths.k, widths.v, problem.projection->o ? widths.attended : 0});
       cost.projected_bytes = counter.Product({b, problem.q_rows, width, kBytes});
+    } else if (problem.rotary) {  // turned copies; projected rows turn in place
+      cost.projected_bytes = counter.Sum({counter.Product({b, problem.q_rows, widths.q, kBytes}),
+                                          counter.Product({b, problem.kv_rows, widths.k, kBytes})});
     }
     if (problem.Wants(OutputKind::kWeights)) cost.row_state_bytes = counter.Product({8, b, hq, problem.q_rows});
   }
@@ -121,7 +125,7 @@ absl::StatusOr<Cost> EstimateCost(const Problem& problem, std::int64_t layers) {
   cost.multiply_adds = counter.Product({one_layer, layers});
   cost.flops = counter.Product({cost.multiply_adds, 2});
   CountMemory(problem, widths, counter, cost);
-  const std::int64_t tile_rows = QueryTileRows(problem.d_k, problem.d_v);
+  const std::int64_t tile_rows = QueryTileRows(problem.d_k, problem.d_v, /*frontier=*/false);
   cost.tiles = counter.Product({b, hq, CeilDiv(problem.q_rows, tile_rows), CeilDiv(problem.kv_rows, kKeyTileColumns)});
 
   std::int64_t pairs = 0;

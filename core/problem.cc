@@ -116,25 +116,6 @@ absl::Status Problem::CheckContents() const {
   return absl::OkStatus();
 }
 
-absl::Status Problem::CheckTiledSupport() const {
-  if (reference) return absl::OkStatus();
-  const auto not_yet = [](absl::string_view field) {
-    return absl::UnimplementedError(
-        absl::StrCat(field, ": not computed by the tiled mode yet, expected mode COMPUTE_MODE_REFERENCE with it"));
-  };
-  if (window_left) return not_yet("options.window_left");
-  if (window_right) return not_yet("options.window_right");
-  if (softcap) return not_yet("options.softcap");
-  if (!alibi_slopes.empty()) return not_yet("options.alibi_slopes");
-  if (!sinks.empty()) return not_yet("options.sinks");
-  if (rotary) return not_yet("options.rotary");
-  if (layout == Layout::kBNHD) return not_yet("options.layout: LAYOUT_BNHD");
-  for (const OutputKind kind : {OutputKind::kScoresCapped, OutputKind::kScoresBiased}) {
-    if (Wants(kind)) return not_yet(absl::StrCat("outputs: ", Printable(Name(kind))));
-  }
-  return absl::OkStatus();
-}
-
 std::array<std::int64_t, 4> Problem::OutputShape(OutputKind kind) const {
   switch (kind) {
     case OutputKind::kOutput:

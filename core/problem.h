@@ -106,9 +106,6 @@ class Problem {
   // Mask bytes are 0 or 1. Needs every data pointer set. INVALID_ARGUMENT.
   absl::Status CheckContents() const;
 
-  // Options that tiled mode cannot compute yet: UNIMPLEMENTED by name; OK when there are none or in reference mode.
-  absl::Status CheckTiledSupport() const;
-
   bool Wants(OutputKind kind) const { return wanted[static_cast<int>(kind)]; }
 
   // Shape [B, H, rows, columns] of an output, blocks' own order ([B, Hq, Nq, 1] for LSE, [B, 1, Nq, d_out] with w_o).

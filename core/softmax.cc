@@ -1,6 +1,7 @@
 #include "core/softmax.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #undef HWY_TARGET_INCLUDE
@@ -68,6 +69,54 @@ void ScaleRow(float* scores, float scale, std::int64_t columns) {
     hn::StoreU(hn::Mul(hn::LoadU(d, scores + j), hn::Set(d, scale)), d, scores + j);
   }
   for (; j < columns; ++j) scores[j] *= scale;
+}
+
+// Relative error below 2^-21; NaN stays NaN. Near 0 an odd polynomial fitted to the relative error, elsewhere
+// (1 - e^-2|x|) / (1 + e^-2|x|).
+template <class D>
+HWY_INLINE hn::Vec<D> TanhOf(D d, const Exp2<D>& exp_twice, hn::Vec<D> x) {
+  const auto size = hn::Abs(x), square = hn::Mul(x, x), one = hn::Set(d, 1.0F);
+  auto p = hn::Set(d, -0.0056038605980575085F);
+  p = hn::MulAdd(p, square, hn::Set(d, 0.02055167220532894F));
+  p = hn::MulAdd(p, square, hn::Set(d, -0.0537140928208828F));
+  p = hn::MulAdd(p, square, hn::Set(d, 0.13331152498722076F));
+  p = hn::MulAdd(p, square, hn::Set(d, -0.33333271741867065F));
+  const auto near_zero = hn::MulAdd(hn::Mul(p, square), x, x);
+  const auto e = exp_twice(d, hn::Neg(size));
+  const auto far = hn::CopySign(hn::Div(hn::Sub(one, e), hn::Add(one, e)), x);
+  return hn::IfThenElse(hn::Lt(size, hn::Set(d, 0.625F)), near_zero, far);
+}
+
+void SoftCapRow(float* scores, float cap, std::int64_t columns) {
+  constexpr float kTwiceLog2E = 2.0F * 1.44269504F;
+  const Floats d;
+  const One d1;
+  const Exp2<Floats> exp_twice(d, kTwiceLog2E);
+  const Exp2<One> exp_twice1(d1, kTwiceLog2E);
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  // A reciprocal would be another rounding of small scores, and may not exist for a tiny cap.
+  std::int64_t j = 0;
+  for (; j + lanes <= columns; j += lanes) {
+    const auto x = hn::Div(hn::LoadU(d, scores + j), hn::Set(d, cap));
+    hn::StoreU(hn::Mul(hn::Set(d, cap), TanhOf(d, exp_twice, x)), d, scores + j);
+  }
+  for (; j < columns; ++j) scores[j] = cap * hn::GetLane(TanhOf(d1, exp_twice1, hn::Set(d1, scores[j] / cap)));
+}
+
+void AddDistanceBias(float* scores, float slope, float position, std::int64_t columns) {
+  const Floats d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto vector_slope = hn::Set(d, slope);
+  std::int64_t j = 0;
+  for (; j + lanes <= columns; j += lanes) {
+    const auto distance = hn::Abs(hn::Sub(hn::Set(d, position), hn::Iota(d, static_cast<float>(j))));
+    hn::StoreU(hn::NegMulAdd(vector_slope, distance, hn::LoadU(d, scores + j)), d, scores + j);
+  }
+  const One d1;
+  for (; j < columns; ++j) {
+    const auto distance = hn::Set(d1, std::abs(position - static_cast<float>(j)));
+    scores[j] = hn::GetLane(hn::NegMulAdd(hn::Set(d1, slope), distance, hn::Set(d1, scores[j])));
+  }
 }
 
 void AddBias(float* HWY_RESTRICT scores, const float* HWY_RESTRICT bias, std::int64_t columns) {
@@ -185,8 +234,28 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnd {
 
+// Eight bytes at a time; glibc's memchr would have to run twice.
+MaskSummary SummarizeMask(const std::uint8_t* mask, std::int64_t columns) {
+  std::uint64_t all = 0x0101010101010101U, any = 0;
+  std::int64_t j = 0;
+  for (; j + 8 <= columns; j += 8) {
+    std::uint64_t eight;
+    std::memcpy(&eight, mask + j, sizeof(eight));
+    all &= eight;
+    any |= eight;
+  }
+  bool all_true = all == 0x0101010101010101U, any_true = any != 0;
+  for (; j < columns; ++j) {
+    all_true = all_true && mask[j] != 0;
+    any_true = any_true || mask[j] != 0;
+  }
+  return all_true ? MaskSummary::kAllTrue : any_true ? MaskSummary::kMixed : MaskSummary::kAllFalse;
+}
+
 HWY_EXPORT(ExcludeMasked);
 HWY_EXPORT(ScaleRow);
+HWY_EXPORT(SoftCapRow);
+HWY_EXPORT(AddDistanceBias);
 HWY_EXPORT(AddBias);
 HWY_EXPORT(ExcludeByBias);
 HWY_EXPORT(SoftmaxStep);
@@ -200,6 +269,12 @@ void ExcludeMasked(float* scores, const std::uint8_t* mask, std::int64_t columns
 }
 void ScaleRow(float* scores, float scale, std::int64_t columns) {
   HWY_DYNAMIC_DISPATCH(ScaleRow)(scores, scale, columns);
+}
+void SoftCapRow(float* scores, float cap, std::int64_t columns) {
+  HWY_DYNAMIC_DISPATCH(SoftCapRow)(scores, cap, columns);
+}
+void AddDistanceBias(float* scores, float slope, float position, std::int64_t columns) {
+  HWY_DYNAMIC_DISPATCH(AddDistanceBias)(scores, slope, position, columns);
 }
 void AddBias(float* scores, const float* bias, std::int64_t columns) {
   HWY_DYNAMIC_DISPATCH(AddBias)(scores, bias, columns);

@@ -11,11 +11,22 @@
 
 namespace attnd {
 
+enum class MaskSummary { kAllFalse, kAllTrue, kMixed };
+
+// Of `columns` mask bytes (0 or 1), at least one.
+MaskSummary SummarizeMask(const std::uint8_t* mask, std::int64_t columns);
+
 // scores <- -inf where mask is 0. mask: [columns] bytes.
 void ExcludeMasked(float* scores, const std::uint8_t* mask, std::int64_t columns);
 
 // scores <- scores * scale, one row.
 void ScaleRow(float* scores, float scale, std::int64_t columns);
+
+// scores <- cap * tanh(scores / cap), one row.
+void SoftCapRow(float* scores, float cap, std::int64_t columns);
+
+// scores <- scores - slope * |position - column|, one row: ALiBi, with column 0 of the tile at distance `position`.
+void AddDistanceBias(float* scores, float slope, float position, std::int64_t columns);
 
 // scores <- scores + bias, one row.
 void AddBias(float* scores, const float* bias, std::int64_t columns);

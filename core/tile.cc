@@ -8,7 +8,9 @@
 
 #include "core/checked.h"
 #include "core/gemm.h"
+#include "core/in_place.h"
 #include "core/pack.h"
+#include "core/rotary.h"
 #include "core/softmax.h"
 #include "core/tiling.h"
 
@@ -35,6 +37,9 @@ class Carver {
   std::int64_t offset_ = 0;
 };
 
+// Where a trimmed key tile may begin: sums join their partial sums as if it began at a whole tile.
+std::int64_t AlignedKey(std::int64_t key) { return key / kSoftmaxColumnsStep * kSoftmaxColumnsStep; }
+
 std::int64_t PaddedColumns(std::int64_t columns) { return CeilDiv(columns, kSoftmaxColumnsStep) * kSoftmaxColumnsStep; }
 
 bool AnyNonFinite(const float* values, std::int64_t count) {
@@ -44,12 +49,13 @@ bool AnyNonFinite(const float* values, std::int64_t count) {
 }  // namespace
 
 TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q), k(validated.k), v(validated.v) {
-  tile_rows = QueryTileRows(problem.d_k, problem.d_v);
+  tile_rows = QueryTileRows(problem.d_k, problem.d_v, problem.causal || problem.window_left || problem.window_right);
   key_tiles = CeilDiv(problem.kv_rows, kKeyTileColumns);
   packed_stride = PackedStride(problem.kv_rows);
   scale = static_cast<float>(problem.scale);
   // Outside of this range log2(e) * scale or its reciprocal would leave the normal numbers.
-  folded = !problem.bias.has_value() && scale > 1e-30F && scale < 1e30F;
+  folded = !problem.bias.has_value() && !problem.softcap.has_value() && problem.alibi_slopes.empty() &&
+           problem.sinks.empty() && scale > 1e-30F && scale < 1e30F;
   unit = folded ? scale : 1.0F;
   exp2_factor = std::numbers::log2e_v<float> * unit;
 
@@ -70,13 +76,23 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
     k = rows_view(projected_k, b, n, problem.kv_heads, problem.d_k);
     v = rows_view(projected_v, b, n, problem.kv_heads, problem.d_v);
   }
-  packed_k = AlignedBuffer<float>(sequences_kv * key_tiles * packed_stride * problem.d_k);
-  if (v.dtype != DType::kFloat32) {
-    packed_v = AlignedBuffer<float>(sequences_kv * problem.kv_rows * problem.d_v);
-    v = TensorView{DType::kFloat32,
-                   reinterpret_cast<const std::byte*>(packed_v.data()),
-                   {problem.batch, problem.kv_heads, problem.kv_rows, problem.d_v},
-                   {problem.kv_heads * problem.kv_rows * problem.d_v, problem.kv_rows * problem.d_v, problem.d_v, 1}};
+  if (problem.rotary.has_value() && !problem.projection.has_value()) {
+    turned_q = AlignedBuffer<float>(problem.batch * problem.q_rows * problem.q_heads * problem.d_k);
+    turned_k = AlignedBuffer<float>(problem.batch * problem.kv_rows * problem.kv_heads * problem.d_k);
+    q = rows_view(turned_q, problem.batch, problem.q_rows, problem.q_heads, problem.d_k);
+    k = rows_view(turned_k, problem.batch, problem.kv_rows, problem.kv_heads, problem.d_k);
+  }
+  wide_v = v;
+  if (NeedsPacking(problem)) {
+    packed_k = AlignedBuffer<float>(sequences_kv * key_tiles * packed_stride * problem.d_k);
+    if (v.dtype != DType::kFloat32) {
+      const std::int64_t head = problem.kv_rows * problem.d_v;
+      packed_v = AlignedBuffer<float>(sequences_kv * head);
+      wide_v = {DType::kFloat32,
+                reinterpret_cast<const std::byte*>(packed_v.data()),
+                v.shape,
+                {problem.kv_heads * head, head, problem.d_v, 1}};
+    }
   }
   if (problem.d_out > 0)
     heads_out = AlignedBuffer<float>(problem.batch * problem.q_rows * problem.q_heads * problem.d_v);
@@ -86,26 +102,55 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
   }
 }
 
+bool TilePlan::InPlace(std::int64_t b) const { return ReadsInPlace(problem.q_len[static_cast<std::size_t>(b)]); }
+
+bool NeedsPacking(const Problem& problem) {
+  return !std::all_of(problem.q_len.begin(), problem.q_len.end(), ReadsInPlace);
+}
+
 const float* TilePlan::KeyTile(std::int64_t b, std::int64_t kv_head, std::int64_t tile) const {
   return packed_k.data() + ((b * problem.kv_heads + kv_head) * key_tiles + tile) * packed_stride * problem.d_k;
+}
+
+namespace {
+
+void Turn(const Problem& problem, const TensorView& came, const TensorView& turned, std::int64_t b, std::int64_t n,
+          std::int64_t position, std::byte* scratch) {
+  const std::int64_t heads = turned.shape[1];
+  auto* const rows = const_cast<float*>(reinterpret_cast<const float*>(turned.Row(b, 0, n)));
+  if (!problem.projection.has_value()) {
+    for (std::int64_t h = 0; h < heads; ++h)
+      WidenToFloat(came.dtype, came.Row(b, h, n), problem.d_k, rows + h * problem.d_k);
+  }
+  RotateToken(*problem.rotary, position, rows, heads, problem.d_k, scratch);
+}
+
+}  // namespace
+
+void TurnQuery(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch) {
+  Turn(plan.problem, plan.problem.q, plan.q, b, n, QueryPosition(plan.problem, b, n), scratch);
+}
+
+void TurnKey(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch) {
+  Turn(plan.problem, plan.problem.k, plan.k, b, n, KeyPosition(plan.problem, b, n), scratch);
 }
 
 void PackKeys(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile) {
   const Problem& problem = plan.problem;
   const std::int64_t key = tile * kKeyTileColumns;
   const std::int64_t keys = std::min(kKeyTileColumns, problem.kv_len[static_cast<std::size_t>(b)] - key);
-  if (keys <= 0) return;
+  if (keys <= 0 || plan.InPlace(b)) return;
   PackTransposed(plan.k.dtype, plan.k.Row(b, kv_head, key), plan.k.stride[2], keys, problem.d_k,
                  const_cast<float*>(plan.KeyTile(b, kv_head, tile)), plan.packed_stride);
   if (plan.packed_v.data() == nullptr) return;
   for (std::int64_t j = key; j < key + keys; ++j) {
-    WidenToFloat(problem.v.dtype, problem.v.Row(b, kv_head, j), problem.d_v,
-                 reinterpret_cast<float*>(const_cast<std::byte*>(plan.v.Row(b, kv_head, j))));
+    WidenToFloat(plan.v.dtype, plan.v.Row(b, kv_head, j), problem.d_v,
+                 reinterpret_cast<float*>(const_cast<std::byte*>(plan.wide_v.Row(b, kv_head, j))));
   }
 }
 
 std::int64_t QueryTile::ScratchBytes(const Problem& problem) {
-  const std::int64_t rows = QueryTileRows(problem.d_k, problem.d_v);
+  const std::int64_t rows = QueryTileRows(problem.d_k, problem.d_v, /*frontier=*/false);
   Carver carver(nullptr);
   for (const std::int64_t floats : {rows * problem.d_k, rows * kTileStride, rows * problem.d_v,
                                     kKeyTileColumns * problem.d_v, kKeyTileColumns, rows, rows, rows}) {
@@ -114,19 +159,21 @@ std::int64_t QueryTile::ScratchBytes(const Problem& problem) {
   return carver.offset();
 }
 
-QueryTile::QueryTile(TilePlan& plan, Scratch& scratch, std::int64_t b, std::int64_t h, std::int64_t first_row,
-                     std::int64_t rows)
+QueryTile::QueryTile(TilePlan& plan, Scratch& scratch, std::int64_t b, std::int64_t h, std::int64_t heads,
+                     std::int64_t first_row, std::int64_t rows)
     : plan_(plan),
       problem_(plan.problem),
       b_(b),
       h_(h),
+      heads_(heads),
       kv_head_(h / (plan.problem.q_heads / plan.problem.kv_heads)),
       first_row_(first_row),
       rows_(rows),
+      in_place_(plan.InPlace(b)),
       live_rows_(std::clamp<std::int64_t>(plan.problem.q_len[static_cast<std::size_t>(b)] - first_row, 0, rows)) {
   Carver carver(scratch.Reserve(ScratchBytes(problem_)));
   const std::int64_t capacity = plan.tile_rows;
-  float* const widened_q = carver.Take(capacity * problem_.d_k);
+  float* const gathered_q = carver.Take(capacity * problem_.d_k);
   scores_ = carver.Take(capacity * kTileStride);
   accumulator_ = carver.Take(capacity * problem_.d_v);
   values_ = carver.Take(kKeyTileColumns * problem_.d_v);
@@ -134,44 +181,64 @@ QueryTile::QueryTile(TilePlan& plan, Scratch& scratch, std::int64_t b, std::int6
   m_ = carver.Take(capacity);
   l_ = carver.Take(capacity);
   alpha_ = carver.Take(capacity);
+  if (live_rows_ == 0) return;
 
-  if (plan.q.dtype == DType::kFloat32) {
+  if (plan.q.dtype == DType::kFloat32 && !in_place_) {
     q_ = reinterpret_cast<const float*>(plan.q.Row(b, h, first_row));
     q_stride_ = plan.q.stride[2];
   } else {
-    for (std::int64_t row = 0; row < live_rows_; ++row) {
-      WidenToFloat(plan.q.dtype, plan.q.Row(b, h, first_row + row), problem_.d_k, widened_q + row * problem_.d_k);
+    for (std::int64_t row = 0; row < AllRows().count; ++row) {
+      WidenToFloat(plan.q.dtype, plan.q.Row(b, HeadOf(row), IndexOf(row)), problem_.d_k,
+                   gathered_q + row * problem_.d_k);
     }
-    q_ = widened_q;
+    q_ = gathered_q;
     q_stride_ = problem_.d_k;
   }
   common_ = {0, problem_.kv_rows};
+  any_ = {problem_.kv_rows, 0};
   for (std::int64_t row = 0; row < live_rows_; ++row) {
     const Problem::KeyRange keys = problem_.VisibleKeys(b_, first_row_ + row);
     common_ = {std::max(common_.first, keys.first), std::min(common_.end, keys.end)};
+    if (keys.first < keys.end) any_ = {std::min(any_.first, keys.first), std::max(any_.end, keys.end)};
   }
 }
 
 Problem::KeyRange QueryTile::KeysOf(Rows rows) const {
-  Problem::KeyRange all{problem_.kv_rows, 0};
-  for (std::int64_t row = rows.first; row < rows.first + rows.count; ++row) {
-    const Problem::KeyRange keys = problem_.VisibleKeys(b_, first_row_ + row);
-    if (keys.first >= keys.end) continue;
-    all.first = std::min(all.first, keys.first);
-    all.end = std::max(all.end, keys.end);
-  }
-  return all;
+  return rows.count == 1 ? problem_.VisibleKeys(b_, IndexOf(rows.first)) : any_;
 }
 
 void QueryTile::Products(Rows rows, std::int64_t key, std::int64_t columns) {
-  const GemmShape shape{rows.count, columns, problem_.d_k, q_stride_, plan_.packed_stride, kTileStride, false};
-  Gemm(shape, q_ + rows.first * q_stride_, plan_.KeyTile(b_, kv_head_, key / kKeyTileColumns),
-       scores_ + rows.first * kTileStride);
+  const float* const q = q_ + rows.first * q_stride_;
+  float* const scores = scores_ + rows.first * kTileStride;
+  if (in_place_) {
+    const InPlaceRows keys{plan_.k.dtype, plan_.k.Row(b_, kv_head_, key), plan_.k.stride[2], columns, problem_.d_k};
+    DotInPlace(keys, q, rows.count, scores, kTileStride);
+    return;
+  }
+  const float* const packed = plan_.KeyTile(b_, kv_head_, key / kKeyTileColumns) + key % kKeyTileColumns;
+  Gemm({rows.count, columns, problem_.d_k, q_stride_, plan_.packed_stride, kTileStride, false}, q, packed, scores);
+}
+
+void QueryTile::AddValues(Rows rows, std::int64_t key, std::int64_t columns, bool add, bool sanitized) {
+  const TensorView& view = in_place_ ? plan_.v : plan_.wide_v;
+  InPlaceRows values{view.dtype, view.Row(b_, kv_head_, key), view.stride[2], columns, problem_.d_v};
+  if (sanitized)
+    values = {DType::kFloat32, reinterpret_cast<const std::byte*>(values_), problem_.d_v, columns, problem_.d_v};
+  const float* const scores = scores_ + rows.first * kTileStride;
+  float* const accumulator = accumulator_ + rows.first * problem_.d_v;
+  if (in_place_) {
+    if (!add) std::fill_n(accumulator, rows.count * problem_.d_v, 0.0F);
+    AddWeightedInPlace(values, scores, kTileStride, rows.count, accumulator);
+    return;
+  }
+  Gemm({rows.count, problem_.d_v, columns, kTileStride, values.stride, problem_.d_v, add}, scores,
+       reinterpret_cast<const float*>(values.data), accumulator);
 }
 
 const float* QueryTile::BiasRow(std::int64_t row, std::int64_t key, std::int64_t columns) {
   const TensorView& bias = *problem_.bias;
-  const std::byte* const source = bias.Row(b_, h_, first_row_ + row) + key * bias.stride[3] * ElementBytes(bias.dtype);
+  const std::byte* const source =
+      bias.Row(b_, HeadOf(row), IndexOf(row)) + key * bias.stride[3] * ElementBytes(bias.dtype);
   if (bias.stride[3] == 0) {
     WidenToFloat(bias.dtype, source, 1, bias_);
     std::fill(bias_ + 1, bias_ + columns, bias_[0]);
@@ -182,49 +249,84 @@ const float* QueryTile::BiasRow(std::int64_t row, std::int64_t key, std::int64_t
   return bias_;
 }
 
+MaskSummary QueryTile::MaskOf(std::int64_t row, std::int64_t key, std::int64_t columns) const {
+  const TensorView& mask = *problem_.mask;
+  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(mask.Row(b_, HeadOf(row), IndexOf(row)));
+  return mask.stride[3] == 0 ? SummarizeMask(bytes, 1) : SummarizeMask(bytes + key, columns);
+}
+
+void QueryTile::LookAtMask(Rows rows, std::int64_t key, std::int64_t columns) {
+  mask_ = MaskSummary::kAllTrue;
+  if (!problem_.mask.has_value() || rows.count == 0) return;
+  mask_ = MaskOf(rows.first, key, columns);
+  const bool same_for_all = problem_.mask->stride[2] == 0 && (heads_ == 1 || problem_.mask->stride[1] == 0);
+  for (std::int64_t row = rows.first + 1; row < rows.first + rows.count && !same_for_all; ++row) {
+    if (mask_ == MaskSummary::kMixed) return;
+    if (MaskOf(row, key, columns) != mask_) mask_ = MaskSummary::kMixed;
+  }
+}
+
 void QueryTile::Exclude(float* scores, std::int64_t row, std::int64_t key, std::int64_t columns) {
   if (problem_.bias.has_value()) ExcludeByBias(scores, BiasRow(row, key, columns), columns);
-  if (problem_.mask.has_value()) {
+  if (mask_ == MaskSummary::kAllFalse) {
+    std::fill_n(scores, columns, kMinusInfinity);
+    return;
+  }
+  if (mask_ == MaskSummary::kMixed) {
     const TensorView& mask = *problem_.mask;
-    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(mask.Row(b_, h_, first_row_ + row));
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(mask.Row(b_, HeadOf(row), IndexOf(row)));
     if (mask.stride[3] != 0) {
       ExcludeMasked(scores, bytes + key, columns);
     } else if (*bytes == 0) {
       std::fill_n(scores, columns, kMinusInfinity);
     }
   }
-  const Problem::KeyRange keys = problem_.VisibleKeys(b_, first_row_ + row);
+  const Problem::KeyRange keys = problem_.VisibleKeys(b_, IndexOf(row));
   const std::int64_t first = std::clamp<std::int64_t>(keys.first - key, 0, columns);
   const std::int64_t end = std::clamp<std::int64_t>(keys.end - key, first, columns);
   std::fill(scores, scores + first, kMinusInfinity);
   std::fill(scores + end, scores + columns, kMinusInfinity);
 }
 
+void QueryTile::StepsTo(OutputKind step, float* scores, std::int64_t row, std::int64_t key, std::int64_t columns) {
+  if (step >= OutputKind::kScoresScaled) ScaleRow(scores, plan_.scale, columns);
+  if (step >= OutputKind::kScoresCapped && problem_.softcap.has_value()) {
+    SoftCapRow(scores, static_cast<float>(*problem_.softcap), columns);
+  }
+  if (step >= OutputKind::kScoresBiased) {
+    if (!problem_.alibi_slopes.empty()) {
+      const std::int64_t position = IndexOf(row) + problem_.q_offset[static_cast<std::size_t>(b_)];
+      AddDistanceBias(scores, problem_.alibi_slopes[static_cast<std::size_t>(HeadOf(row))],
+                      static_cast<float>(position - key), columns);
+    }
+    if (problem_.bias.has_value()) AddBias(scores, BiasRow(row, key, columns), columns);
+  }
+  Exclude(scores, row, key, columns);
+}
+
 void QueryTile::FinishLogits(Rows rows, std::int64_t key, std::int64_t columns) {
   const bool all_visible = key >= common_.first && key + columns <= common_.end;
-  if (plan_.folded && !problem_.mask.has_value() && all_visible && columns % kSoftmaxColumnsStep == 0) return;
+  const bool padded = columns % kSoftmaxColumnsStep == 0;
+  if (plan_.folded && mask_ == MaskSummary::kAllTrue && all_visible && padded) return;
+  const OutputKind step = plan_.folded ? OutputKind::kScoresDot : OutputKind::kScoresBiased;
   for (std::int64_t row = rows.first; row < rows.first + rows.count; ++row) {
     float* const scores = scores_ + row * kTileStride;
-    if (!plan_.folded) ScaleRow(scores, plan_.scale, columns);
-    if (problem_.bias.has_value()) AddBias(scores, BiasRow(row, key, columns), columns);
-    Exclude(scores, row, key, columns);
+    StepsTo(step, scores, row, key, columns);
     std::fill(scores + columns, scores + PaddedColumns(columns), kMinusInfinity);
   }
 }
 
-// Values [columns, d_v] with the rows of excluded keys cleared, since 0 * NaN is not 0.
-const float* QueryTile::SanitizedValues(std::int64_t row, std::int64_t key, std::int64_t columns) {
+// values_ [columns, d_v]: these keys' values with those of excluded keys cleared, since 0 * NaN is not 0.
+void QueryTile::Sanitize(std::int64_t row, std::int64_t key, std::int64_t columns) {
   const float* const scores = scores_ + row * kTileStride;
   for (std::int64_t j = 0; j < columns; ++j) {
-    const auto* const source = reinterpret_cast<const float*>(plan_.v.Row(b_, kv_head_, key + j));
     float* const target = values_ + j * problem_.d_v;
     if (scores[j] == kMinusInfinity && !Allowed(row, key + j)) {
       std::fill_n(target, problem_.d_v, 0.0F);
     } else {
-      std::copy_n(source, problem_.d_v, target);
+      WidenToFloat(plan_.v.dtype, plan_.v.Row(b_, kv_head_, key + j), problem_.d_v, target);
     }
   }
-  return values_;
 }
 
 bool QueryTile::Accumulate(Rows rows, bool sanitize, const CancelToken& cancel) {
@@ -233,23 +335,20 @@ bool QueryTile::Accumulate(Rows rows, bool sanitize, const CancelToken& cancel) 
   std::fill_n(l_ + rows.first, rows.count, 0.0F);
   float* const accumulator = accumulator_ + rows.first * problem_.d_v;
   bool first = true;
-  for (std::int64_t key = keys.first / kKeyTileColumns * kKeyTileColumns; key < keys.end; key += kKeyTileColumns) {
+  for (std::int64_t key = AlignedKey(keys.first), next = 0; key < keys.end; key = next) {
     if (cancel.ShouldStop()) return false;
-    const std::int64_t columns = std::min(kKeyTileColumns, keys.end - key);
+    next = (key / kKeyTileColumns + 1) * kKeyTileColumns;
+    const std::int64_t columns = std::min(next, keys.end) - key;
+    LookAtMask(rows, key, columns);
+    if (mask_ == MaskSummary::kAllFalse) continue;
     Products(rows, key, columns);
     FinishLogits(rows, key, columns);
-    const float* values = reinterpret_cast<const float*>(plan_.v.Row(b_, kv_head_, key));
-    std::int64_t value_stride = plan_.v.stride[2];
-    if (sanitize) {
-      values = SanitizedValues(rows.first, key, columns);
-      value_stride = problem_.d_v;
-    }
-    float* const scores = scores_ + rows.first * kTileStride;
-    SoftmaxStep({scores, kTileStride, rows.count, PaddedColumns(columns), plan_.exp2_factor}, m_ + rows.first,
-                l_ + rows.first, alpha_ + rows.first);
+    if (sanitize) Sanitize(rows.first, key, columns);
+    SoftmaxStep(
+        {scores_ + rows.first * kTileStride, kTileStride, rows.count, PaddedColumns(columns), plan_.exp2_factor},
+        m_ + rows.first, l_ + rows.first, alpha_ + rows.first);
     if (!first) RescaleRows(accumulator, problem_.d_v, rows.count, problem_.d_v, alpha_ + rows.first);
-    Gemm({rows.count, problem_.d_v, columns, kTileStride, value_stride, problem_.d_v, !first}, scores, values,
-         accumulator);
+    AddValues(rows, key, columns, !first, sanitize);
     first = false;
   }
   if (first) std::fill_n(accumulator, rows.count * problem_.d_v, 0.0F);
@@ -257,20 +356,21 @@ bool QueryTile::Accumulate(Rows rows, bool sanitize, const CancelToken& cancel) 
 }
 
 bool QueryTile::Allowed(std::int64_t row, std::int64_t key) const {
-  const std::int64_t i = first_row_ + row;
+  const std::int64_t h = HeadOf(row), i = IndexOf(row);
   const Problem::KeyRange keys = problem_.VisibleKeys(b_, i);
   if (key < keys.first || key >= keys.end) return false;
-  if (problem_.mask.has_value() && problem_.mask->Row(b_, h_, i)[key * problem_.mask->stride[3]] == std::byte{0})
+  if (problem_.mask.has_value() && problem_.mask->Row(b_, h, i)[key * problem_.mask->stride[3]] == std::byte{0}) {
     return false;
+  }
   if (!problem_.bias.has_value()) return true;
   const TensorView& bias = *problem_.bias;
   float value = 0;
-  WidenToFloat(bias.dtype, bias.Row(b_, h_, i) + key * bias.stride[3] * ElementBytes(bias.dtype), 1, &value);
+  WidenToFloat(bias.dtype, bias.Row(b_, h, i) + key * bias.stride[3] * ElementBytes(bias.dtype), 1, &value);
   return value != kMinusInfinity;
 }
 
 std::int64_t QueryTile::AllowedKeys(std::int64_t row) const {
-  const Problem::KeyRange keys = problem_.VisibleKeys(b_, first_row_ + row);
+  const Problem::KeyRange keys = problem_.VisibleKeys(b_, IndexOf(row));
   std::int64_t allowed = 0;
   for (std::int64_t key = keys.first; key < keys.end; ++key) allowed += Allowed(row, key);
   return allowed;
@@ -278,17 +378,37 @@ std::int64_t QueryTile::AllowedKeys(std::int64_t row) const {
 
 bool QueryTile::MayHoldExcluded(std::int64_t row) const {
   if (problem_.mask.has_value() || problem_.bias.has_value()) return true;
-  const Problem::KeyRange own = problem_.VisibleKeys(b_, first_row_ + row), all = KeysOf({0, live_rows_});
-  return own.end < all.end || own.first > all.first / kKeyTileColumns * kKeyTileColumns;
+  const Problem::KeyRange own = problem_.VisibleKeys(b_, IndexOf(row)), all = KeysOf(AllRows());
+  return own.end < all.end || own.first > AlignedKey(all.first);
+}
+
+void QueryTile::MergeSink(std::int64_t row) {
+  if (problem_.sinks.empty()) return;
+  const float sink = problem_.sinks[static_cast<std::size_t>(HeadOf(row))];
+  if (sink == kMinusInfinity) return;
+  // One more logit without a value, met last: where the row's maximum stands the accumulator stays as it is.
+  float logit[kSoftmaxColumnsStep];
+  std::fill(std::begin(logit), std::end(logit), kMinusInfinity);
+  logit[0] = sink;
+  SoftmaxStep({logit, kSoftmaxColumnsStep, 1, kSoftmaxColumnsStep, plan_.exp2_factor}, m_ + row, l_ + row,
+              alpha_ + row);
+  RescaleRows(accumulator_ + row * problem_.d_v, problem_.d_v, 1, problem_.d_v, alpha_ + row);
 }
 
 double QueryTile::FinishRow(std::int64_t row, const CancelToken& cancel) {
   float* const output = accumulator_ + row * problem_.d_v;
-  if (m_[row] == kMinusInfinity) {
-    if (AllowedKeys(row) == 0) {
-      std::fill_n(output, problem_.d_v, 0.0F);
-      return kMinusInfinity;
-    }
+  const bool nothing_summed = m_[row] == kMinusInfinity;
+  const bool empty = nothing_summed && AllowedKeys(row) == 0;
+  // Allowed keys whose logits are all NaN never showed in the maximum, only in the sum.
+  if (nothing_summed && !empty && std::isnan(l_[row])) m_[row] = kNan;
+  MergeSink(row);
+  if (empty) {
+    std::fill_n(output, problem_.d_v, 0.0F);
+    const double lse = m_[row];  // -inf, or the sink: l is e^0
+    l_[row] = 0;                 // weights of this row are 0
+    return lse;
+  }
+  if (m_[row] == kMinusInfinity || std::isnan(m_[row])) {
     // Allowed logits that are all -inf, or NaN.
     l_[row] = kNan;
     std::fill_n(output, problem_.d_v, kNan);
@@ -297,65 +417,75 @@ double QueryTile::FinishRow(std::int64_t row, const CancelToken& cancel) {
   if (!DivideRow(output, l_[row], problem_.d_v) && std::isfinite(l_[row]) && MayHoldExcluded(row)) {
     // Perhaps a NaN or an infinity in the value of a key that this row may not see. Again, alone, with such values
     // cleared: the same operations on the same numbers otherwise, so the same bytes as if they had been finite.
-    if (Accumulate({row, 1}, /*sanitize=*/true, cancel)) DivideRow(output, l_[row], problem_.d_v);
+    if (Accumulate({row, 1}, /*sanitize=*/true, cancel)) {
+      MergeSink(row);
+      DivideRow(output, l_[row], problem_.d_v);
+    }
   }
+  if (!problem_.Wants(OutputKind::kLse)) return 0;
   return static_cast<double>(m_[row]) * plan_.unit + std::log(static_cast<double>(l_[row]));
 }
 
-void QueryTile::StoreRows(RowSink& sink, const double* lse) {
+void QueryTile::StoreHead(std::int64_t head, RowSink& sink, const double* lse) {
   std::int64_t nonfinite = 0;
+  const float* const outputs = accumulator_ + head * live_rows_ * problem_.d_v;
   if (plan_.heads_out.data() != nullptr) {
     for (std::int64_t row = 0; row < rows_; ++row) {
-      const float* const output = accumulator_ + row * problem_.d_v;
-      nonfinite += AnyNonFinite(output, problem_.d_v);
-      std::copy_n(
-          output, problem_.d_v,
-          plan_.heads_out.data() + ((b_ * problem_.q_rows + first_row_ + row) * problem_.q_heads + h_) * problem_.d_v);
+      float* const target = plan_.heads_out.data() +
+                            ((b_ * problem_.q_rows + first_row_ + row) * problem_.q_heads + h_ + head) * problem_.d_v;
+      if (row >= live_rows_) {
+        std::fill_n(target, problem_.d_v, 0.0F);
+        continue;
+      }
+      nonfinite += AnyNonFinite(outputs + row * problem_.d_v, problem_.d_v);
+      std::copy_n(outputs + row * problem_.d_v, problem_.d_v, target);
     }
   } else {
-    const RowBlock block{OutputKind::kOutput, problem_.output_dtype, b_, h_, first_row_, rows_, problem_.d_v};
+    const RowBlock block{OutputKind::kOutput, problem_.output_dtype, b_, h_ + head, first_row_, rows_, problem_.d_v};
     const RowSpan span = sink.Open(block);
     for (std::int64_t row = 0; row < rows_; ++row) {
-      nonfinite += !NarrowFromFloat(block.dtype, accumulator_ + row * problem_.d_v, problem_.d_v,
-                                    span.data + row * span.stride_bytes);
+      std::byte* const target = span.data + row * span.stride_bytes;
+      if (row >= live_rows_) {
+        std::fill_n(target, problem_.d_v * ElementBytes(block.dtype), std::byte{0});
+        continue;
+      }
+      nonfinite += !NarrowFromFloat(block.dtype, outputs + row * problem_.d_v, problem_.d_v, target);
     }
     sink.Close(block, span);
   }
   if (nonfinite > 0) plan_.nonfinite_rows += nonfinite;
   if (!problem_.Wants(OutputKind::kLse)) return;
-  const RowBlock block{OutputKind::kLse, DType::kFloat32, b_, h_, first_row_, rows_, 1};
+  const RowBlock block{OutputKind::kLse, DType::kFloat32, b_, h_ + head, first_row_, rows_, 1};
   const RowSpan span = sink.Open(block);
   for (std::int64_t row = 0; row < rows_; ++row) {
-    const auto value = static_cast<float>(lse[row]);
+    const float value = row < live_rows_ ? static_cast<float>(lse[row]) : kMinusInfinity;
     NarrowFromFloat(DType::kFloat32, &value, 1, span.data + row * span.stride_bytes);
   }
   sink.Close(block, span);
 }
 
+void QueryTile::KeepRowState(std::int64_t head) {
+  if (plan_.row_m.data() == nullptr) return;
+  const std::int64_t index = plan_.RowIndex(b_, h_ + head, first_row_);
+  std::copy_n(m_ + head * live_rows_, live_rows_, plan_.row_m.data() + index);
+  std::copy_n(l_ + head * live_rows_, live_rows_, plan_.row_l.data() + index);
+}
+
 bool QueryTile::Attend(RowSink& sink, const CancelToken& cancel) {
-  if (live_rows_ > 0 && !Accumulate({0, live_rows_}, /*sanitize=*/false, cancel)) return false;
-  double lse[128];
-  for (std::int64_t row = 0; row < rows_; ++row) {
-    if (row < live_rows_) {
-      lse[row] = FinishRow(row, cancel);
-    } else {
-      lse[row] = kMinusInfinity;
-      l_[row] = 0;
-      std::fill_n(accumulator_ + row * problem_.d_v, problem_.d_v, 0.0F);
-    }
-  }
+  if (!Accumulate(AllRows(), /*sanitize=*/false, cancel)) return false;
+  double lse[kQueryTileRowsMax];
+  for (std::int64_t row = 0; row < AllRows().count; ++row) lse[row] = FinishRow(row, cancel);
   if (cancel.ShouldStop()) return false;
-  if (plan_.row_m.data() != nullptr) {
-    std::copy_n(m_, rows_, plan_.row_m.data() + plan_.RowIndex(b_, h_, first_row_));
-    std::copy_n(l_, rows_, plan_.row_l.data() + plan_.RowIndex(b_, h_, first_row_));
+  for (std::int64_t head = 0; head < heads_; ++head) {
+    KeepRowState(head);
+    StoreHead(head, sink, lse + head * live_rows_);
   }
-  StoreRows(sink, lse);
   return true;
 }
 
 // A row without an ordinary maximum and sum: 0 where excluded, NaN where allowed.
 void QueryTile::EmitSpecialWeights(std::int64_t row, std::byte* target) const {
-  const bool empty = plan_.row_l.data()[plan_.RowIndex(b_, h_, first_row_ + row)] == 0;
+  const bool empty = row >= live_rows_ || plan_.row_l.data()[plan_.RowIndex(b_, h_, first_row_ + row)] == 0;
   for (std::int64_t key = 0; key < problem_.kv_rows; ++key) {
     const float weight = !empty && Allowed(row, key) ? kNan : 0.0F;
     std::memcpy(target + key * 4, &weight, 4);
@@ -364,18 +494,10 @@ void QueryTile::EmitSpecialWeights(std::int64_t row, std::byte* target) const {
 
 void QueryTile::EmitRow(OutputKind kind, std::int64_t row, std::int64_t key, std::int64_t columns, float* target) {
   std::copy_n(scores_ + row * kTileStride, columns, target);
+  if (kind != OutputKind::kWeights) return StepsTo(kind, target, row, key, columns);
+  StepsTo(plan_.folded ? OutputKind::kScoresDot : OutputKind::kScoresBiased, target, row, key, columns);
   const std::int64_t index = plan_.RowIndex(b_, h_, first_row_ + row);
-  switch (kind) {
-    case OutputKind::kWeights:
-      if (!plan_.folded) ScaleRow(target, plan_.scale, columns);
-      if (problem_.bias.has_value()) AddBias(target, BiasRow(row, key, columns), columns);
-      Exclude(target, row, key, columns);
-      WeightsRow(target, plan_.row_m.data()[index], plan_.row_l.data()[index], plan_.exp2_factor, columns);
-      return;
-    case OutputKind::kScoresScaled: ScaleRow(target, plan_.scale, columns); break;
-    default: break;
-  }
-  Exclude(target, row, key, columns);
+  WeightsRow(target, plan_.row_m.data()[index], plan_.row_l.data()[index], plan_.exp2_factor, columns);
 }
 
 bool QueryTile::Emit(std::span<const OutputKind> kinds, RowSink& sink, const CancelToken& cancel) {
@@ -391,13 +513,16 @@ bool QueryTile::Emit(std::span<const OutputKind> kinds, RowSink& sink, const Can
     const float l = plan_.row_l.data()[plan_.RowIndex(b_, h_, first_row_ + row)];
     return !std::isfinite(m) || !std::isfinite(l) || l == 0;
   };
-  const Problem::KeyRange keys = KeysOf({0, live_rows_});
+  const Problem::KeyRange keys = KeysOf(AllRows());
   bool stopped = false;
   for (std::int64_t key = 0; key < problem_.kv_rows && !stopped; key += kKeyTileColumns) {
     stopped = cancel.ShouldStop();
     const std::int64_t columns = std::min(kKeyTileColumns, problem_.kv_rows - key);
     const std::int64_t visible = std::clamp<std::int64_t>(keys.end - key, 0, columns);
-    if (visible > 0 && key + columns > keys.first) Products({0, live_rows_}, key, visible);
+    if (visible > 0 && key + columns > keys.first) {
+      Products(AllRows(), key, visible);
+      LookAtMask(AllRows(), key, visible);
+    }
     for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
       const float outside = kinds[kind] == OutputKind::kWeights ? 0.0F : kMinusInfinity;
       for (std::int64_t row = 0; row < rows_; ++row) {

@@ -18,12 +18,18 @@ constexpr std::int64_t kTileStride = kKeyTileColumns + 16;
 // The same for a packed key tile of `kv_rows` keys in all; a few keys take no more room than they need.
 constexpr std::int64_t PackedStride(std::int64_t kv_rows) { return std::min(kTileStride, CeilDiv(kv_rows, 16) * 16); }
 
-// Query rows of one tile: fewer where rows are wide, so that a tile's rows of q and of the accumulator stay near the
-// core. It changes speed and never bytes.
-constexpr std::int64_t QueryTileRows(std::int64_t d_k, std::int64_t d_v) {
-  constexpr std::int64_t kRowsMax = 128, kRowsMin = 8, kElementsMax = std::int64_t{1} << 17;
-  return std::clamp(kElementsMax / (d_k + d_v), kRowsMin, kRowsMax);
+constexpr std::int64_t kQueryTileRowsMax = 128;
+// Query rows of one tile: fewer where rows are wide, so that a tile's rows of q and of the accumulator stay near the core, and
+// fewer where a causal frontier or a window cuts tiles, so that less is computed beyond it. It changes speed and never bytes.
+constexpr std::int64_t QueryTileRows(std::int64_t d_k, std::int64_t d_v, bool frontier) {
+  constexpr std::int64_t kRowsMin = 8, kElementsMax = std::int64_t{1} << 17;
+  const std::int64_t rows = std::clamp(kElementsMax / (d_k + d_v), kRowsMin, kQueryTileRowsMax);
+  return frontier ? std::min<std::int64_t>(rows, 64) : rows;
 }
+
+// A sequence with so few queries reads K and V where they lie: packing would cost more than the products. This decides
+// which arithmetic a row meets, so it may depend on the sequence's own length alone.
+constexpr bool ReadsInPlace(std::int64_t q_len) { return q_len <= 4; }
 
 // Rows of x that share one product, and the block of its weights.
 constexpr std::int64_t kProjectionRows = 128;

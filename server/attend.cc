@@ -83,7 +83,6 @@ class AttendCall final : public grpc::ServerUnaryReactor,
     if (!understood.ok()) return understood.status();
     problem_ = understood->problem;
     record_.shape = DescribeProblem(*problem_);
-    if (absl::Status status = problem_->CheckTiledSupport(); !status.ok()) return status;
     absl::StatusOr<Reservation> reservation = engine_.admission.Admit(understood->demand, *std::move(held));
     if (!reservation.ok()) return reservation.status();
     reservation_ = *std::move(reservation);

@@ -46,8 +46,8 @@ struct Understood {
   Demand demand;
 };
 
-// INVALID_ARGUMENT, RESOURCE_EXHAUSTED by Engine::limits; nothing is allocated but B values a list. Whether the tiles
-// can compute it is a question of its own (Problem::CheckTiledSupport), as is admission.
+// INVALID_ARGUMENT, RESOURCE_EXHAUSTED by Engine::limits; nothing is allocated but B values a list. Admission is a
+// question of its own.
 absl::StatusOr<Understood> Understand(const Engine& engine, const ProblemInputs& inputs, Delivery delivery);
 
 // "B1 Hq8 Hkv8 Nq2048 Nk2048 dk64 dv64", for logs.

@@ -28,54 +28,6 @@ std::int64_t PeakResidentBytes() {
   return 0;
 }
 
-// Why the server would not take it, or OK: the same questions in the same order as a real call's.
-absl::Status WouldAdmit(const Engine& engine, const Understood& understood) {
-  if (absl::Status status = understood.problem->CheckTiledSupport(); !status.ok()) return status;
-  return engine.admission.CheckEver(understood.demand);
-}
-
-// A small problem with one option set, to ask the core which options its tiles compute.
-struct OptionProbe {
-  const char* name;
-  void (*set)(OptionInputs& options);
-};
-
-const std::byte kProbeBytes[64] = {};
-
-InputTensor ProbeTensor(DType dtype, std::vector<std::int64_t> shape) { return {dtype, std::move(shape), kProbeBytes}; }
-
-constexpr OptionProbe kOptionProbes[] = {
-    {"scale", [](OptionInputs& o) { o.scale = 1.0; }},
-    {"causal", [](OptionInputs& o) { o.causal = true; }},
-    {"window_left", [](OptionInputs& o) { o.window_left = 1; }},
-    {"window_right", [](OptionInputs& o) { o.window_right = 1; }},
-    {"q_offset", [](OptionInputs& o) { o.q_offset = {0}; }},
-    {"q_len", [](OptionInputs& o) { o.q_len = {1}; }},
-    {"kv_len", [](OptionInputs& o) { o.kv_len = {1}; }},
-    {"lengths", nullptr},  // only with x: sets q_len and kv_len
-    {"mask", [](OptionInputs& o) { o.mask = ProbeTensor(DType::kBool, {1}); }},
-    {"bias", [](OptionInputs& o) { o.bias = ProbeTensor(DType::kFloat32, {1}); }},
-    {"softcap", [](OptionInputs& o) { o.softcap = 1.0; }},
-    {"alibi_slopes", [](OptionInputs& o) { o.alibi_slopes = {1.0f}; }},
-    {"sinks", [](OptionInputs& o) { o.sinks = {0.0f}; }},
-    {"rotary",
-     [](OptionInputs& o) {
-       o.rotary = RotaryInputs{RotaryStyle::kHalf, 2, {}, {}, {}};
-     }},
-    {"layout", [](OptionInputs& o) { o.layout = Layout::kBNHD; }},
-    {"output_dtype", [](OptionInputs& o) { o.output_dtype = DType::kFloat16; }},
-    {"mode", nullptr},
-};
-
-bool TilesCompute(const OptionProbe& probe) {
-  if (probe.set == nullptr) return true;
-  ProblemInputs inputs;
-  inputs.q = inputs.k = inputs.v = ProbeTensor(DType::kFloat32, {1, 1, 2, 2});
-  probe.set(inputs.options);
-  const absl::StatusOr<Problem> problem = Problem::Create(inputs, ProblemLimits{});
-  return problem.ok() && problem->CheckTiledSupport().ok();
-}
-
 }  // namespace
 
 absl::StatusOr<v1::PlanResponse> AnswerPlan(const Engine& engine, const v1::PlanRequest& request) {
@@ -112,7 +64,7 @@ absl::StatusOr<v1::PlanResponse> AnswerPlan(const Engine& engine, const v1::Plan
   plan.set_naive_score_bytes(all_layers->naive_score_bytes);
   plan.set_predicted_compute_us(absl::ToInt64Microseconds(
       engine.admission.PredictCompute(*understood->problem, all_layers->flops_after_exclusion)));
-  const absl::Status admitted = WouldAdmit(engine, *understood);
+  const absl::Status admitted = engine.admission.CheckEver(understood->demand);
   plan.set_admitted(admitted.ok());
   plan.set_refusal(std::string(admitted.message()));
   return plan;
@@ -133,9 +85,8 @@ v1::InfoResponse AnswerInfo(const Engine& engine) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
     info.add_dtypes(ToWire(dtype));
   }
-  for (const OptionProbe& probe : kOptionProbes) {
-    *(TilesCompute(probe) ? info.add_options() : info.add_reference_options()) = probe.name;
-  }
+  const google::protobuf::Descriptor& options = *v1::Options::descriptor();
+  for (int i = 0; i < options.field_count(); ++i) info.add_options(options.field(i)->name());
   info.set_memory_bytes_used(engine.admission.bytes_used());
   info.set_memory_peak_resident_bytes(PeakResidentBytes());
   return info;

@@ -47,7 +47,6 @@ absl::Status StreamProblem::Begin(Reservation held) {
   absl::StatusOr<Understood> understood = Understand(engine_, inputs_, Delivery::kStream);
   if (!understood.ok()) return understood.status();
   shape_ = DescribeProblem(*understood->problem);
-  if (absl::Status status = understood->problem->CheckTiledSupport(); !status.ok()) return status;
   absl::StatusOr<Reservation> reservation = engine_.admission.Admit(understood->demand, std::move(held));
   if (!reservation.ok()) return reservation.status();
   reservation_ = *std::move(reservation);

@@ -39,9 +39,6 @@ struct InfoCommand {
     table.Row({"compute threads", absl::StrCat(info.threads())});
     table.Row({"dtypes", absl::StrJoin(dtypes, ", ")});
     table.Row({"options", absl::StrJoin(info.options(), ", ")});
-    if (info.reference_options_size() > 0) {
-      table.Row({"only in reference mode", absl::StrJoin(info.reference_options(), ", ")});
-    }
     table.Row({"memory reserved now", HumanBytes(static_cast<double>(info.memory_bytes_used()))});
     table.Row({"peak resident memory", HumanBytes(static_cast<double>(info.memory_peak_resident_bytes()))});
     out << table.Text();

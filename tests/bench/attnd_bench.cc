@@ -1,5 +1,5 @@
-// attnd_bench: the core's speed as shares of what the machine can do, each row measured in turn with the limit it is
-// compared to.
+// attnd_bench: the core's speed, each row measured in turn with what it is compared to: the FMA peak, the read
+// bandwidth, or another row of the table. What counts is the ratio of a pair; the median of the pairs is printed.
 //
 //   attnd_bench [--json] [--pairs N] [--threads N] [--only TEXT]
 #include <malloc.h>
@@ -8,51 +8,83 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <future>
 #include <map>
-#include <random>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "core/attention.h"
-#include "core/cost.h"
-#include "core/problem.h"
 #include "tests/bench/limits.h"
+#include "tests/bench/workload.h"
 
 namespace attnd::bench {
 namespace {
 
+// What a row's figure is: its FLOP/s over the FMA peak, its bytes/s over the read bandwidth, or its time over
+// another's.
+enum class Against { kFmaPeak, kBandwidth, kTimeOf };
+
 struct Row {
   const char* name;
-  std::int64_t batch, q_heads, kv_heads, q_rows, kv_rows, d;
-  bool causal = false;
-  bool weights = false;
-  bool by_bandwidth = false;  // compared with read bandwidth over K and V instead of FMA peak
+  Shape shape;
+  Against against = Against::kFmaPeak;
+  std::optional<Shape> other;  // kTimeOf
+  const char* target = "";
 };
 
-constexpr Row kRows[] = {
-    {"1,8/8,2048,2048,64", 1, 8, 8, 2048, 2048, 64},
-    {"1,8/8,2048,2048,64 causal", 1, 8, 8, 2048, 2048, 64, true},
-    {"1,8/8,2048,2048,64 weights", 1, 8, 8, 2048, 2048, 64, false, true},
-    {"1,8/8,4096,4096,128", 1, 8, 8, 4096, 4096, 128},
-    {"1,32/8,2048,2048,128 causal", 1, 32, 8, 2048, 2048, 128, true},
-    {"8,8/8,128,128,64", 8, 8, 8, 128, 128, 64},
-    {"1,8/8,1000,1003,80", 1, 8, 8, 1000, 1003, 80},
-    {"1,32/32,1,4096,128 decode", 1, 32, 32, 1, 4096, 128, false, false, true},
-    {"1,1/1,5,5,64", 1, 1, 1, 5, 5, 64},
-};
-
-std::vector<float> Normal(std::int64_t count, unsigned seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (float& value : values) value = normal(generator);
-  return values;
+Shape With(Shape shape, void (*change)(Shape&)) {
+  change(shape);
+  return shape;
 }
 
-InputTensor Tensor(const std::vector<float>& values, std::vector<std::int64_t> shape) {
-  return {DType::kFloat32, std::move(shape), reinterpret_cast<const std::byte*>(values.data())};
+// B, Hq, Hkv, Nq, Nk, d
+const Shape kMiddle{1, 8, 8, 2048, 2048, 64};
+const Shape kMasked{4, 12, 12, 512, 512, 64};
+const Shape kWindowed = With({1, 8, 8, 16384, 16384, 64}, [](Shape& s) { s.causal = true; });
+const Shape kLong{1, 1, 1, 8192, 8192, 64};
+
+std::vector<Row> Rows() {
+  const auto width = [](std::int64_t d) { return Shape{1, 8, 8, 2048, 2048, d}; };
+  const auto causal = [](Shape& s) { s.causal = true; };
+  return {
+      {"1,8/8,2048,2048,64", kMiddle, Against::kFmaPeak, {}, ">= 0.76"},
+      {"1,8/8,2048,2048,64 causal", With(kMiddle, causal), Against::kFmaPeak, {}, ">= 0.70"},
+      {"1,8/8,4096,4096,128", {1, 8, 8, 4096, 4096, 128}, Against::kFmaPeak, {}, ">= 0.76"},
+      {"1,32/8,2048,2048,128 causal", With({1, 32, 8, 2048, 2048, 128}, causal), Against::kFmaPeak, {}, ">= 0.72"},
+      {"8,8/8,128,128,64", {8, 8, 8, 128, 128, 64}, Against::kFmaPeak, {}, ">= 0.65"},
+      {"d 40", width(40), Against::kFmaPeak, {}, ">= 0.60"},
+      {"d 96", width(96), Against::kFmaPeak, {}, ">= 0.70"},
+      {"d 192", width(192), Against::kFmaPeak, {}, ">= 0.70"},
+      {"d 256", width(256), Against::kFmaPeak, {}, ">= 0.70"},
+      {"d 512", width(512), Against::kFmaPeak, {}, ">= 0.70"},
+      {"1,8/8,1000,1003,80 to 1024,1024",
+       {1, 8, 8, 1000, 1003, 80},
+       Against::kTimeOf,
+       Shape{1, 8, 8, 1024, 1024, 80},
+       "<= 1.10"},
+      {"4,12/12,512,512,64 mask to none", With(kMasked, [](Shape& s) { s.mask = true; }), Against::kTimeOf, kMasked,
+       "<= 1.05"},
+      {"ALiBi to plain", With(kMiddle, [](Shape& s) { s.alibi = true; }), Against::kTimeOf, kMiddle, "<= 1.12"},
+      {"sinks to plain", With(kMiddle, [](Shape& s) { s.sinks = true; }), Against::kTimeOf, kMiddle, "<= 1.12"},
+      {"soft cap to plain", With(kMiddle, [](Shape& s) { s.softcap = true; }), Against::kTimeOf, kMiddle, "<= 1.25"},
+      {"weights to none", With(kMiddle, [](Shape& s) { s.weights = true; }), Against::kTimeOf, kMiddle, "<= 2.2"},
+      {"window 255 to none", With(kWindowed, [](Shape& s) { s.window_left = 255; }), Against::kTimeOf, kWindowed,
+       "<= 0.067"},
+      {"1,1/1,32768 to 8192, a pair", {1, 1, 1, 32768, 8192, 64}, Against::kTimeOf, kLong, "<= 4.2"},
+      {"decode 1,32/32,1,4096,128", {1, 32, 32, 1, 4096, 128}, Against::kBandwidth, {}, ">= 0.85"},
+      {"decode 1,32/8,1,16384,128", {1, 32, 8, 1, 16384, 128}, Against::kBandwidth, {}, ">= 0.85"},
+      {"decode 1,32/8,1,16384,128 float16",
+       With({1, 32, 8, 1, 16384, 128}, [](Shape& s) { s.kv_dtype = DType::kFloat16; }),
+       Against::kBandwidth,
+       {},
+       ">= 0.80"},
+      {"decode 1,32/8,1,16384,128 bfloat16",
+       With({1, 32, 8, 1, 16384, 128}, [](Shape& s) { s.kv_dtype = DType::kBFloat16; }),
+       Against::kBandwidth,
+       {},
+       ">= 0.80"},
+      {"1,1/1,5,5,64 (time)", {1, 1, 1, 5, 5, 64}, Against::kFmaPeak, {}, "7 us"},
+  };
 }
 
 double Median(std::vector<double> values) {
@@ -60,61 +92,90 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void RunOnce(const Problem& problem, RowSink& sink, Executor& executor) {
-  std::promise<absl::Status> done;
-  StartAttention(std::shared_ptr<const Problem>(std::shared_ptr<void>(), &problem), sink, executor,
-                 std::make_shared<CancelToken>(),
-                 [&](const AttentionReport& report) { done.set_value(report.status); });
-  if (!done.get_future().get().ok()) std::exit(1);
-}
-
 struct Result {
-  double seconds = 0, rate = 0, limit = 0, share = 0;
+  double seconds = 0, rate = 0, limit = 0, ratio = 0;
 };
 
 Result Measure(const Row& row, Executor& executor, int pairs) {
-  const std::vector<float> q = Normal(row.batch * row.q_heads * row.q_rows * row.d, 1);
-  const std::vector<float> k = Normal(row.batch * row.kv_heads * row.kv_rows * row.d, 2);
-  const std::vector<float> v = Normal(row.batch * row.kv_heads * row.kv_rows * row.d, 3);
-  ProblemInputs inputs;
-  inputs.q = Tensor(q, {row.batch, row.q_heads, row.q_rows, row.d});
-  inputs.k = Tensor(k, {row.batch, row.kv_heads, row.kv_rows, row.d});
-  inputs.v = Tensor(v, {row.batch, row.kv_heads, row.kv_rows, row.d});
-  inputs.options.causal = row.causal;
-  if (row.weights) inputs.outputs = {OutputKind::kWeights};
-  const absl::StatusOr<Problem> problem = Problem::Create(inputs, {});
-  if (!problem.ok()) {
-    std::fprintf(stderr, "attnd_bench: %s\n", problem.status().ToString().c_str());
-    std::exit(1);
-  }
-  // Square causal rows count half of the products, as the field does.
-  double work =
-      2.0 * static_cast<double>(row.batch * row.q_heads * row.q_rows) * static_cast<double>(row.kv_rows * 2 * row.d);
-  if (row.causal) work /= 2;
-  if (row.by_bandwidth) work = static_cast<double>((k.size() + v.size()) * sizeof(float));
-
-  // One output for all runs: what is timed is the core, not fresh pages.
-  std::map<OutputKind, std::vector<std::byte>> outputs;
-  DenseSink sink(*problem, [&](OutputKind kind, std::int64_t bytes) {
-    outputs[kind].resize(static_cast<std::size_t>(bytes));
-    return outputs[kind].data();
-  });
-  std::vector<double> seconds, shares, limits;
+  const Workload workload(row.shape);
+  std::optional<Workload> other;
+  if (row.other.has_value()) other.emplace(*row.other);
+  std::vector<double> seconds, limits, ratios;
   for (int pair = -1; pair < pairs; ++pair) {
-    const double limit = row.by_bandwidth ? ReadBandwidth(executor) : FmaPeak(executor);
-    const absl::Time start = absl::Now();
-    int runs = 0;
-    do {
-      RunOnce(*problem, sink, executor);
-      ++runs;
-    } while (absl::Now() - start < absl::Milliseconds(20));
-    const double each = absl::ToDoubleSeconds(absl::Now() - start) / runs;
+    double limit = 0;
+    switch (row.against) {
+      case Against::kFmaPeak: limit = FmaPeak(executor); break;
+      case Against::kBandwidth: limit = ReadBandwidth(executor); break;
+      case Against::kTimeOf: limit = other->Seconds(executor); break;
+    }
+    const double each = workload.Seconds(executor);
     if (pair < 0) continue;  // warms caches, kernels and pages
     seconds.push_back(each);
     limits.push_back(limit);
-    shares.push_back(work / each / limit);
+    const double work = row.against == Against::kBandwidth ? workload.kv_bytes() : workload.flops();
+    ratios.push_back(row.against == Against::kTimeOf ? each / limit : work / each / limit);
   }
-  return {Median(seconds), work / Median(seconds), Median(limits), Median(shares)};
+  Result result{Median(seconds), 0, Median(limits), Median(ratios)};
+  result.rate = (row.against == Against::kBandwidth ? workload.kv_bytes() : workload.flops()) / result.seconds;
+  return result;
+}
+
+void Print(const Row& row, const Result& result, bool json) {
+  const bool bandwidth = row.against == Against::kBandwidth, time = row.against == Against::kTimeOf;
+  const char* const unit = bandwidth ? "GB/s" : "GF/s";
+  if (json) {
+    std::printf(
+        "{\"row\":\"%s\",\"seconds\":%.9f,\"rate\":%.5g,\"unit\":\"%s\",\"ratio\":%.4f,\"ratio_to\":\"%s\",\"target\":"
+        "\"%s\"}\n",
+        row.name, result.seconds, result.rate / 1e9, unit, result.ratio,
+        time        ? "time of other"
+        : bandwidth ? "read bandwidth"
+                    : "fma peak",
+        row.target);
+  } else {
+    const std::string limit =
+        time ? std::to_string(result.limit * 1e6) + " us" : std::to_string(result.limit / 1e9) + " " + unit;
+    std::printf("%-36s %12.1f us %8.1f %s %22s %8.3f  %s\n", row.name, result.seconds * 1e6, result.rate / 1e9, unit,
+                limit.c_str(), result.ratio, row.target);
+  }
+  std::fflush(stdout);
+}
+
+int Run(int argc, char** argv) {
+  bool json = false;
+  int pairs = 9, threads = UsableCpus();
+  std::string only;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const bool has_value = i + 1 < argc;
+    if (argument == "--json") {
+      json = true;
+    } else if (argument == "--pairs" && has_value) {
+      pairs = std::max(1, std::atoi(argv[++i]));
+    } else if (argument == "--threads" && has_value) {
+      threads = std::max(1, std::atoi(argv[++i]));
+    } else if (argument == "--only" && has_value) {
+      only = argv[++i];
+    } else {
+      std::fprintf(stderr, "usage: attnd_bench [--json] [--pairs N] [--threads N] [--only TEXT]\n");
+      return 2;
+    }
+  }
+  if (const absl::Status status = CheckMachine(); !status.ok()) {
+    std::fprintf(stderr, "attnd_bench: %s\n", status.ToString().c_str());
+    return 1;
+  }
+  Executor executor(threads);
+  if (!json) {
+    std::printf("%d threads, %s; medians of %d pairs\n%-36s %15s %13s %22s %8s  %s\n", threads,
+                GetKernelInfo().instruction_set_used.c_str(), pairs, "B,Hq/Hkv,Nq,Nk,d", "time", "rate", "limit",
+                "ratio", "to reach");
+  }
+  for (const Row& row : Rows()) {
+    if (!only.empty() && std::string(row.name).find(only) == std::string::npos) continue;
+    Print(row, Measure(row, executor, pairs), json);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -122,47 +183,7 @@ Result Measure(const Row& row, Executor& executor, int pairs) {
 
 int main(int argc, char** argv) {
   // As the server does: freed buffers keep their pages.
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  bool json = false;
-  int pairs = 9, threads = attnd::UsableCpus();
-  std::string only;
-  for (int i = 1; i < argc; ++i) {
-    const bool has_value = i + 1 < argc;
-    if (std::strcmp(argv[i], "--json") == 0)
-      json = true;
-    else if (std::strcmp(argv[i], "--pairs") == 0 && has_value)
-      pairs = std::max(1, std::atoi(argv[++i]));
-    else if (std::strcmp(argv[i], "--threads") == 0 && has_value)
-      threads = std::max(1, std::atoi(argv[++i]));
-    else if (std::strcmp(argv[i], "--only") == 0 && has_value)
-      only = argv[++i];
-    else {
-      std::fprintf(stderr, "usage: attnd_bench [--json] [--pairs N] [--threads N] [--only TEXT]\n");
-      return 2;
-    }
-  }
-  if (const absl::Status status = attnd::CheckMachine(); !status.ok()) {
-    std::fprintf(stderr, "attnd_bench: %s\n", status.ToString().c_str());
-    return 1;
-  }
-  attnd::Executor executor(threads);
-  if (!json) {
-    std::printf("%d threads, %s; median of %d pairs (limit, row)\n", threads,
-                attnd::GetKernelInfo().instruction_set_used.c_str(), pairs);
-    std::printf("%-32s %12s %12s %14s %8s\n", "B,Hq/Hkv,Nq,Nk,d", "time us", "rate", "limit", "share");
-  }
-  for (const attnd::bench::Row& row : attnd::bench::kRows) {
-    if (!only.empty() && std::string(row.name).find(only) == std::string::npos) continue;
-    const attnd::bench::Result result = attnd::bench::Measure(row, executor, pairs);
-    const char* const unit = row.by_bandwidth ? "GB/s" : "GF/s";
-    if (json) {
-      std::printf("{\"row\":\"%s\",\"seconds\":%.9f,\"rate\":%.4g,\"limit\":%.4g,\"unit\":\"%s\",\"share\":%.4f}\n",
-                  row.name, result.seconds, result.rate / 1e9, result.limit / 1e9, unit, result.share);
-    } else {
-      std::printf("%-32s %12.1f %7.1f %s %9.1f %s %7.3f\n", row.name, result.seconds * 1e6, result.rate / 1e9, unit,
-                  result.limit / 1e9, unit, result.share);
-    }
-  }
-  return 0;
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+  return attnd::bench::Run(argc, argv);
 }

@@ -86,5 +86,4 @@ def test_info_says_what_the_server_is(stub):
     assert limits["message_bytes_max"] == 256 << 20 and limits["block_bytes"] == 1 << 20
     assert limits["memory_bytes_max"] > 0
     assert {pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLOAT16, pb.DATA_TYPE_BFLOAT16} <= set(info.dtypes)
-    assert {"causal", "mask", "bias", "scale"} <= {name.removeprefix("options.") for name in info.options}
-    assert {"softcap", "rotary"} <= {name.removeprefix("options.") for name in info.reference_options}
+    assert list(info.options) == [field.name for field in pb.Options.DESCRIPTOR.fields]

@@ -75,7 +75,6 @@ def random_mask(rng, rank, shape):
 
 
 def random_options(rng, batch, q_heads, q_rows, kv_rows):
-    """Those that tiled mode computes."""
     shape, options = (batch, q_heads, q_rows, kv_rows), {}
     if rng.random() < 0.4:
         options["scale"] = float(rng.choice([0.0, -1.0, 0.3, 2.5]))
@@ -110,29 +109,11 @@ def random_problem(rng):
     return sizes, draw(rng, **sizes)
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_random_options(stub, seed):
-    rng = np.random.default_rng(seed)
-    sizes, tensors = random_problem(rng)
-    dtypes = tuple(str(d) for d in rng.choice(["float32", "float16", "bfloat16"], 3, p=[0.6, 0.2, 0.2]))
-    output_dtype = str(rng.choice(["float32", "float16", "bfloat16"])) if rng.random() < 0.3 else None
-    options = random_options(rng, sizes["batch"], sizes["q_heads"], sizes["q_rows"], sizes["kv_rows"])
-    answer, right = check(
-        stub, ("attend", "stream")[seed % 2], *tensors, dtypes=dtypes, output_dtype=output_dtype, **options
-    )
-    full = right.allowed.any(axis=-1)
-    assert np.all(np.abs(answer["weights"].sum(axis=-1, dtype=np.float64)[full] - 1) <= 2e-6)
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_random_options_in_reference_mode(stub, seed):
-    """With everything that the formula knows, also what tiled mode lacks."""
-    rng = np.random.default_rng(1000 + seed)
-    sizes, tensors = random_problem(rng)
-    options = random_options(rng, sizes["batch"], sizes["q_heads"], sizes["q_rows"], sizes["kv_rows"])
-    if rng.random() < 0.5:
-        options["window_left"] = int(rng.integers(0, sizes["kv_rows"] + 1))
+def random_rarer_options(rng, sizes):
+    options = {}
     if rng.random() < 0.4:
+        options["window_left"] = int(rng.integers(0, sizes["kv_rows"] + 1))
+    if rng.random() < 0.3:
         options["window_right"] = int(rng.integers(0, sizes["kv_rows"] + 1))
     if rng.random() < 0.4:
         options["softcap"] = float(rng.choice([0.5, 2.0, 30.0]))
@@ -149,9 +130,27 @@ def test_random_options_in_reference_mode(stub, seed):
         if rng.random() < 0.5:
             options["rotary"]["q_positions"] = rng.integers(0, 500, (sizes["batch"], sizes["q_rows"]))
             options["rotary"]["k_positions"] = rng.integers(0, 500, (sizes["batch"], sizes["kv_rows"]))
+    return options
+
+
+@pytest.mark.parametrize("reference", [False, True], ids=["tiled", "reference"])
+@pytest.mark.parametrize("seed", range(200))
+def test_random_options(stub, seed, reference):
+    rng = np.random.default_rng(seed)
+    sizes, tensors = random_problem(rng)
+    how = {"reference": reference}
+    if not reference:
+        how["dtypes"] = tuple(str(d) for d in rng.choice(["float32", "float16", "bfloat16"], 3, p=[0.6, 0.2, 0.2]))
+        how["output_dtype"] = str(rng.choice(["float32", "float16", "bfloat16"])) if rng.random() < 0.3 else None
+    options = random_options(rng, sizes["batch"], sizes["q_heads"], sizes["q_rows"], sizes["kv_rows"])
+    if seed % 2:
+        options |= random_rarer_options(rng, sizes)
     if "kv_len" in options and "q_len" not in options and "q_offset" not in options:
         options["q_offset"] = np.zeros(sizes["batch"], int)
-    check(stub, ("attend", "stream")[seed % 2], *tensors, outputs=ALL_OUTPUTS, reference=True, **options)
+    answer, right = check(stub, ("attend", "stream")[seed % 3 == 0], *tensors, outputs=ALL_OUTPUTS, **how, **options)
+    if "sinks" not in options:
+        full = right.allowed.any(axis=-1)
+        assert np.all(np.abs(answer["weights"].sum(axis=-1, dtype=np.float64)[full] - 1) <= 2e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])

@@ -8,11 +8,7 @@ import wire
 from attnd.v1 import attention_pb2 as pb
 from attnd_server import CALL_SECONDS_MAX
 
-INVALID, TOO_MUCH, NOT_YET = (
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.UNIMPLEMENTED,
-)
+INVALID, TOO_MUCH = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def good():
@@ -227,29 +223,6 @@ TABLE = {
     "unknown output": (good, changed("r.outputs.append(77)"), INVALID, ["outputs", "77"]),
     "unspecified output": (good, changed("r.outputs.append(0)"), INVALID, ["outputs"]),
     "projected without x": (good, changed("r.outputs.append(8)"), INVALID, ["outputs", "PROJECTED_Q", "x"]),
-    # What the contract has and tiled mode lacks yet.
-    "window": (good, options(window_left=1), NOT_YET, ["options.window_left", "COMPUTE_MODE_REFERENCE"]),
-    "window right": (good, options(window_right=1), NOT_YET, ["options.window_right"]),
-    "soft cap": (good, options(softcap=1.0), NOT_YET, ["options.softcap"]),
-    "ALiBi": (good, options(alibi_slopes=[1.0] * 4), NOT_YET, ["options.alibi_slopes"]),
-    "sinks": (good, options(sinks=[1.0] * 4), NOT_YET, ["options.sinks"]),
-    "rotary": (
-        good,
-        changed("r.options.rotary.style = 1; r.options.rotary.rotary_dim = 2"),
-        NOT_YET,
-        ["options.rotary"],
-    ),
-    "layout": (
-        good,
-        changed(
-            "r.ParseFromString(r.SerializeToString()); r.options.layout = 2; r.k.shape[1] = 5; "
-            "r.k.shape[2] = 2; r.v.shape[1] = 5; r.v.shape[2] = 2; r.q.shape[1] = 3; r.q.shape[2] = 4"
-        ),
-        NOT_YET,
-        ["options.layout"],
-    ),
-    "capped scores": (good, changed("r.outputs.append(6)"), NOT_YET, ["outputs", "SCORES_CAPPED"]),
-    "biased scores": (good, changed("r.outputs.append(7)"), NOT_YET, ["outputs", "SCORES_BIASED"]),
     # Fields and values that no one here knows.
     "unknown field": (good, changed(r"raw(r, b'\xa2\x06\x03abc')"), INVALID, ["AttendRequest", "unknown field 100"]),
     "unknown option": (good, changed(r"raw(r.options, b'\xa0\x06\x01')"), INVALID, ["options", "unknown field 100"]),

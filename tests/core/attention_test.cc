@@ -29,14 +29,18 @@ std::vector<double> Normal(std::int64_t count, std::mt19937& generator, double s
   return values;
 }
 
-ProblemInputs RandomInputs(const Shape& s, TensorStore& store, std::mt19937& generator, DType dtype = DType::kFloat32) {
+ProblemInputs RandomInputs(const Shape& s, TensorStore& store, std::mt19937& generator, DType dtype = DType::kFloat32,
+                           Layout layout = Layout::kBHND) {
   ProblemInputs inputs;
-  inputs.q = store.Floats({s.batch, s.q_heads, s.q_rows, s.d_k},
-                          Normal(s.batch * s.q_heads * s.q_rows * s.d_k, generator), dtype);
-  inputs.k = store.Floats({s.batch, s.kv_heads, s.kv_rows, s.d_k},
-                          Normal(s.batch * s.kv_heads * s.kv_rows * s.d_k, generator), dtype);
-  inputs.v = store.Floats({s.batch, s.kv_heads, s.kv_rows, s.d_v},
-                          Normal(s.batch * s.kv_heads * s.kv_rows * s.d_v, generator), dtype);
+  inputs.options.layout = layout;
+  const auto tensor = [&](std::int64_t heads, std::int64_t rows, std::int64_t width) {
+    const bool rows_first = layout == Layout::kBNHD;
+    return store.Floats({s.batch, rows_first ? rows : heads, rows_first ? heads : rows, width},
+                        Normal(s.batch * heads * rows * width, generator), dtype);
+  };
+  inputs.q = tensor(s.q_heads, s.q_rows, s.d_k);
+  inputs.k = tensor(s.kv_heads, s.kv_rows, s.d_k);
+  inputs.v = tensor(s.kv_heads, s.kv_rows, s.d_v);
   return inputs;
 }
 
@@ -61,23 +65,34 @@ double At(const DenseAnswer& answer, OutputKind kind, DType dtype, std::int64_t 
   return LoadAsDouble(dtype, answer.tensors[static_cast<std::size_t>(kind)].data() + index * ElementBytes(dtype));
 }
 
-// The largest |scale| * sum |q||k| + |bias| over the keys that row (b, h, i) may see by position; an upper bound where
-// masked.
-double LogitMagnitude(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i, double scale) {
+// The largest |scale| * sum |q||k| + |bias| + slope * |p - j| over the keys that row (b, h, i) may see by position; an
+// upper bound where masked. A rotary embedding turns q and k, so there |q| |k|, the product of their lengths, bounds
+// the sum.
+double LogitMagnitude(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i, double scale,
+                      bool additions = true) {
   double largest = 0;
   const Problem::KeyRange keys = p.VisibleKeys(b, i);
   for (std::int64_t j = keys.first; j < keys.end; ++j) {
-    double sum = 0;
+    double sum = 0, q_squares = 0, k_squares = 0;
     for (std::int64_t t = 0; t < p.d_k; ++t) {
-      sum +=
-          std::abs(LoadAsDouble(p.q.dtype, p.q.Row(b, h, i) + t * ElementBytes(p.q.dtype)) *
-                   LoadAsDouble(p.k.dtype, p.k.Row(b, h / (p.q_heads / p.kv_heads), j) + t * ElementBytes(p.k.dtype)));
+      const double q = LoadAsDouble(p.q.dtype, p.q.Row(b, h, i) + t * ElementBytes(p.q.dtype));
+      const double k =
+          LoadAsDouble(p.k.dtype, p.k.Row(b, h / (p.q_heads / p.kv_heads), j) + t * ElementBytes(p.k.dtype));
+      sum += std::abs(q * k);
+      q_squares += q * q;
+      k_squares += k * k;
     }
-    double bias = 0;
-    if (p.bias)
-      bias = std::abs(
+    if (p.rotary) sum = std::sqrt(q_squares * k_squares);
+    double added = 0;
+    if (p.bias && additions) {
+      added = std::abs(
           LoadAsDouble(p.bias->dtype, p.bias->Row(b, h, i) + j * p.bias->stride[3] * ElementBytes(p.bias->dtype)));
-    if (std::isfinite(bias)) largest = std::max(largest, std::abs(scale) * sum + bias);
+    }
+    if (!p.alibi_slopes.empty() && additions) {
+      added += std::abs(p.alibi_slopes[static_cast<std::size_t>(h)] *
+                        static_cast<double>(i + p.q_offset[static_cast<std::size_t>(b)] - j));
+    }
+    if (std::isfinite(added)) largest = std::max(largest, std::abs(scale) * sum + added);
   }
   return largest;
 }
@@ -94,7 +109,10 @@ void ExpectNear(double got, double want, double bound, const std::string& what) 
 
 // Runs both modes and compares every output within the contract's tolerance.
 void ExpectLikeReference(ProblemInputs inputs, double rounding = 0, double values_max = 6) {
-  inputs.outputs = {OutputKind::kWeights, OutputKind::kLse, OutputKind::kScoresDot, OutputKind::kScoresScaled};
+  constexpr OutputKind kScores[] = {OutputKind::kScoresDot, OutputKind::kScoresScaled, OutputKind::kScoresCapped,
+                                    OutputKind::kScoresBiased};
+  inputs.outputs = {OutputKind::kWeights, OutputKind::kLse};
+  inputs.outputs.insert(inputs.outputs.end(), std::begin(kScores), std::end(kScores));
   const Problem problem = Create(inputs);
   const DenseAnswer tiled = Answer(inputs);
   inputs.options.reference = true;
@@ -110,11 +128,13 @@ void ExpectLikeReference(ProblemInputs inputs, double rounding = 0, double value
         ExpectNear(At(tiled, OutputKind::kLse, DType::kFloat32, row), At(truth, OutputKind::kLse, DType::kFloat64, row),
                    1e-6 * (4 + a), "lse " + where);
         for (std::int64_t c = 0; c < problem.d_v; ++c) {
-          const double want = At(truth, OutputKind::kOutput, DType::kFloat64, row * problem.d_v + c);
-          ExpectNear(At(tiled, OutputKind::kOutput, problem.output_dtype, row * problem.d_v + c), want,
+          const bool rows_first = problem.layout == Layout::kBNHD;
+          const std::int64_t place = rows_first ? (b * problem.q_rows + i) * problem.q_heads + h : row;
+          const double want = At(truth, OutputKind::kOutput, DType::kFloat64, place * problem.d_v + c);
+          ExpectNear(At(tiled, OutputKind::kOutput, problem.output_dtype, place * problem.d_v + c), want,
                      unit * values_max + rounding * std::abs(want), "output " + where);
         }
-        const double dots = LogitMagnitude(problem, b, h, i, 1);
+        const double dots = LogitMagnitude(problem, b, h, i, 1, /*additions=*/false);
         double sum = 0;
         for (std::int64_t j = 0; j < problem.kv_rows; ++j) {
           const std::int64_t index = row * problem.kv_rows + j;
@@ -125,14 +145,13 @@ void ExpectLikeReference(ProblemInputs inputs, double rounding = 0, double value
           if (want == 0 && At(truth, OutputKind::kScoresDot, DType::kFloat32, index) == -kInfinity) {
             EXPECT_EQ(weight, 0) << where;
           }
-          ExpectNear(At(tiled, OutputKind::kScoresDot, DType::kFloat32, index),
-                     At(truth, OutputKind::kScoresDot, DType::kFloat32, index), 8 * kEpsilon * (1 + dots),
-                     "dot " + where);
-          ExpectNear(At(tiled, OutputKind::kScoresScaled, DType::kFloat32, index),
-                     At(truth, OutputKind::kScoresScaled, DType::kFloat32, index), 8 * kEpsilon * (1 + a),
-                     "scaled " + where);
+          for (const OutputKind kind : kScores) {
+            ExpectNear(At(tiled, kind, DType::kFloat32, index), At(truth, kind, DType::kFloat32, index),
+                       8 * kEpsilon * (1 + (kind == OutputKind::kScoresDot ? dots : a)),
+                       std::string(Name(kind)) + " " + where);
+          }
         }
-        if (sum != 0 && !std::isnan(sum)) {
+        if (sum != 0 && !std::isnan(sum) && problem.sinks.empty()) {
           EXPECT_NEAR(sum, 1, 2e-6) << where;
         }
         if (::testing::Test::HasFailure()) return;
@@ -165,7 +184,7 @@ TEST(AttentionTest, MatchesReferenceAtEveryWidth) {
 
 TEST(AttentionTest, MatchesReferenceForOptions) {
   std::mt19937 generator(3);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 150; ++round) {
     SCOPED_TRACE(round);
     TensorStore store;
     const auto pick = [&](std::int64_t low, std::int64_t high) {
@@ -173,8 +192,23 @@ TEST(AttentionTest, MatchesReferenceForOptions) {
     };
     const std::int64_t kv_heads = pick(1, 3), group = pick(1, 3);
     const Shape s{pick(1, 3), kv_heads * group, kv_heads, pick(1, 140), pick(1, 300), pick(1, 40), pick(1, 40)};
-    ProblemInputs inputs = RandomInputs(s, store, generator);
+    ProblemInputs inputs =
+        RandomInputs(s, store, generator, DType::kFloat32, pick(0, 3) == 0 ? Layout::kBNHD : Layout::kBHND);
     OptionInputs& options = inputs.options;
+    if (pick(0, 2) == 0) options.window_left = pick(0, 200);
+    if (pick(0, 2) == 0) options.window_right = pick(0, 200);
+    if (pick(0, 2) == 0) options.softcap = std::vector<double>{0.5, 3, 50}[static_cast<std::size_t>(pick(0, 2))];
+    for (std::int64_t h = 0; h < s.q_heads && round % 4 == 1; ++h)
+      options.alibi_slopes.push_back(0.25F * static_cast<float>(pick(-1, 3)));
+    for (std::int64_t h = 0; h < s.q_heads && round % 5 == 2; ++h) {
+      options.sinks.push_back(std::vector<float>{-2, 1.5F, 100, -INFINITY}[static_cast<std::size_t>(pick(0, 3))]);
+    }
+    if (s.d_k > 1 && round % 6 == 3) {
+      options.rotary.emplace();
+      options.rotary->style = pick(0, 1) ? RotaryStyle::kHalf : RotaryStyle::kInterleaved;
+      options.rotary->rotary_dim = 2 * pick(1, s.d_k / 2);
+      if (pick(0, 1)) options.rotary->rope_base = 500.0;
+    }
     if (pick(0, 1)) options.scale = std::vector<double>{0, -0.7, 1, 2.5, 1e-35}[static_cast<std::size_t>(pick(0, 4))];
     options.causal = pick(0, 1);
     for (std::int64_t b = 0; b < s.batch; ++b) {
@@ -332,6 +366,46 @@ TEST(AttentionTest, BytesDoNotDependOnThreadsBatchMatesOrWantedOutputs) {
     ASSERT_EQ(bytes.size(), sequence_bytes);
     EXPECT_EQ(std::memcmp(bytes.data(), all.data() + b * sequence_bytes, sequence_bytes), 0) << b;
   }
+}
+
+// Few queries read K and V in place, all heads of a group together; a head alone gives the same bytes.
+TEST(AttentionTest, BytesOfFewQueriesDoNotDependOnTheGroup) {
+  std::mt19937 generator(12);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const std::int64_t q_rows : {1, 2, 4}) {
+      const std::int64_t heads = 70;  // more than a tile holds
+      TensorStore store;
+      ProblemInputs group = RandomInputs({1, heads, 1, q_rows, 700, 40, 24}, store, generator, dtype);
+      group.options.causal = true;
+      group.options.output_dtype = DType::kFloat32;
+      ExpectLikeReference(group);
+      const DenseAnswer all = Answer(group);
+      for (const std::int64_t h : {0, 1, 31, 32, 69}) {
+        ProblemInputs alone = group;
+        alone.q->shape[1] = 1;
+        alone.q->data += h * q_rows * 40 * ElementBytes(dtype);
+        const auto bytes = Answer(alone).tensors[1];
+        EXPECT_EQ(std::memcmp(bytes.data(), all.tensors[1].data() + h * q_rows * 24 * 4, bytes.size()), 0) << h;
+      }
+    }
+  }
+}
+
+TEST(AttentionTest, FewQueriesNeverSeeExcludedValues) {
+  std::mt19937 generator(13);
+  TensorStore store;
+  ProblemInputs inputs = RandomInputs({1, 6, 2, 2, 300, 8, 8}, store, generator);
+  std::vector<int> mask(300, 1);
+  mask[7] = mask[290] = 0;
+  inputs.options.mask = store.Bools({300}, mask);
+  inputs.outputs = {OutputKind::kWeights, OutputKind::kLse};
+  const DenseAnswer clean = Answer(inputs);
+  for (const std::int64_t key : {7, 290, 300 + 7, 300 + 290}) {
+    for (const InputTensor* tensor : {&*inputs.k, &*inputs.v}) {
+      std::fill_n(const_cast<float*>(reinterpret_cast<const float*>(tensor->data)) + key * 8, 8, NAN);
+    }
+  }
+  EXPECT_TRUE(Answer(inputs).tensors == clean.tensors);
 }
 
 TEST(AttentionTest, ProjectionMatchesReference) {

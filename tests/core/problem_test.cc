@@ -569,41 +569,6 @@ TEST(Problem, MaskBytesOtherThanZeroAndOneAreFoundWhereverTheyStand) {
   }
 }
 
-TEST(Problem, TiledModeSaysWhichOptionOnlyReferenceModeComputes) {
-  const std::vector<Refusal> options = {
-      {[](auto& in) { in.options.window_left = 1; }, "options.window_left"},
-      {[](auto& in) { in.options.window_right = 1; }, "options.window_right"},
-      {[](auto& in) { in.options.softcap = 1.0; }, "options.softcap"},
-      {[](auto& in) {
-         in.options.alibi_slopes = {1, 1, 1, 1};
-       },
-       "options.alibi_slopes"},
-      {[](auto& in) {
-         in.options.sinks = {1, 1, 1, 1};
-       },
-       "options.sinks"},
-      {[](auto& in) { in.options.rotary.emplace().rotary_dim = 2; }, "options.rotary"},
-      {[](auto& in) {
-         in = ShapedInputs({2, 3, 4, 8}, {2, 5, 2, 8}, {2, 5, 2, 6});
-         in.options.layout = Layout::kBNHD;
-       },
-       "options.layout: LAYOUT_BNHD"},
-      {[](auto& in) { in.outputs = {OutputKind::kScoresCapped}; }, "outputs: OUTPUT_KIND_SCORES_CAPPED"},
-      {[](auto& in) { in.outputs = {OutputKind::kScoresBiased}; }, "outputs: OUTPUT_KIND_SCORES_BIASED"},
-  };
-  EXPECT_TRUE(Made(Qkv()).CheckTiledSupport().ok());
-  for (const Refusal& option : options) {
-    ProblemInputs inputs = Qkv();
-    option.spoil(inputs);
-    const absl::Status status = Made(inputs).CheckTiledSupport();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-    EXPECT_EQ(status.message(),
-              option.message + ": not computed by the tiled mode yet, expected mode COMPUTE_MODE_REFERENCE with it");
-    inputs.options.reference = true;
-    EXPECT_TRUE(Made(inputs).CheckTiledSupport().ok()) << option.message;
-  }
-}
-
 TEST(Problem, VisibleKeysFollowTheRulesKeyByKey) {
   for (const bool causal : {false, true}) {
     for (const std::int64_t left : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{2}, kMax}) {

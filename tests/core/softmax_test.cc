@@ -42,6 +42,26 @@ TEST(SoftmaxTest, ExponentialsEdges) {
   EXPECT_TRUE(std::isnan(Exponential(kNan)));
 }
 
+TEST(SoftmaxTest, SoftCapIsCloseEverywhere) {
+  for (const float cap : {0.5F, 1.0F, 50.0F, 1e-30F}) {
+    std::vector<float> scores = {0.0F, -0.0F, kInfinity, -kInfinity, kNan, 3e38F};
+    for (double x = 1e-6; x < 20; x *= 1.01) {
+      scores.push_back(static_cast<float>(x) * cap);
+      scores.push_back(static_cast<float>(-x) * cap);
+    }
+    std::vector<float> capped = scores;
+    SoftCapRow(capped.data(), cap, static_cast<std::int64_t>(capped.size()));
+    for (std::size_t n = 0; n < scores.size(); ++n) {
+      const double want = cap * std::tanh(double{scores[n]} / cap);
+      if (std::isnan(want)) {
+        EXPECT_TRUE(std::isnan(capped[n]));
+      } else {
+        EXPECT_NEAR(capped[n], want, std::abs(want) * 0x1p-21) << scores[n] << " cap " << cap;
+      }
+    }
+  }
+}
+
 TEST(SoftmaxTest, StepsMergeLikeOneRow) {
   // ln(1 + 2 + 3 + 4) and the weights 0.1, 0.2, 0.3, 0.4, from logits ln 1 ... ln 4 in two tiles.
   std::vector<float> first(kSoftmaxColumnsStep, -kInfinity), second = first;

@@ -1,0 +1,82 @@
+#include "tests/bench/workload.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <random>
+
+#include "absl/time/clock.h"
+
+namespace attnd::bench {
+namespace {
+
+std::vector<std::byte> Normal(std::int64_t count, DType dtype, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<double> normal;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count * ElementBytes(dtype)));
+  for (std::int64_t n = 0; n < count; ++n)
+    StoreFromDouble(dtype, normal(generator), bytes.data() + n * ElementBytes(dtype));
+  return bytes;
+}
+
+}  // namespace
+
+Workload::Workload(const Shape& shape) : shape_(shape) {
+  q_ = Normal(shape.batch * shape.q_heads * shape.q_rows * shape.d, DType::kFloat32, 1);
+  k_ = Normal(shape.batch * shape.kv_heads * shape.kv_rows * shape.d, shape.kv_dtype, 2);
+  v_ = Normal(shape.batch * shape.kv_heads * shape.kv_rows * shape.d, shape.kv_dtype, 3);
+  ProblemInputs inputs;
+  inputs.q = InputTensor{DType::kFloat32, {shape.batch, shape.q_heads, shape.q_rows, shape.d}, q_.data()};
+  inputs.k = InputTensor{shape.kv_dtype, {shape.batch, shape.kv_heads, shape.kv_rows, shape.d}, k_.data()};
+  inputs.v = InputTensor{shape.kv_dtype, {shape.batch, shape.kv_heads, shape.kv_rows, shape.d}, v_.data()};
+  inputs.options.causal = shape.causal;
+  inputs.options.window_left = shape.window_left;
+  if (shape.softcap) inputs.options.softcap = 30.0;
+  if (shape.alibi) inputs.options.alibi_slopes.assign(static_cast<std::size_t>(shape.q_heads), 0.01F);
+  if (shape.sinks) inputs.options.sinks.assign(static_cast<std::size_t>(shape.q_heads), 1.0F);
+  if (shape.mask) {
+    // [B, 1, 1, Nk]: the last tenth of every sequence is padding.
+    mask_.assign(static_cast<std::size_t>(shape.batch * shape.kv_rows), std::byte{1});
+    for (std::int64_t n = 0; n < shape.batch * shape.kv_rows; ++n) {
+      if (n % shape.kv_rows >= shape.kv_rows * 9 / 10) mask_[static_cast<std::size_t>(n)] = std::byte{0};
+    }
+    inputs.options.mask = InputTensor{DType::kBool, {shape.batch, 1, 1, shape.kv_rows}, mask_.data()};
+  }
+  if (shape.weights) inputs.outputs = {OutputKind::kWeights};
+  absl::StatusOr<Problem> problem = Problem::Create(inputs, {});
+  if (!problem.ok()) {
+    std::fprintf(stderr, "attnd_bench: %s\n", problem.status().ToString().c_str());
+    std::exit(1);
+  }
+  problem_ = *std::move(problem);
+  sink_ = std::make_unique<DenseSink>(*problem_, [this](OutputKind kind, std::int64_t bytes) {
+    outputs_[kind].resize(static_cast<std::size_t>(bytes));
+    return outputs_[kind].data();
+  });
+}
+
+double Workload::flops() const {
+  const double products = 4.0 * static_cast<double>(shape_.batch * shape_.q_heads * shape_.q_rows) *
+                          static_cast<double>(shape_.kv_rows * shape_.d);
+  return shape_.causal ? products / 2 : products;
+}
+
+void Workload::RunOnce(Executor& executor) const {
+  std::promise<absl::Status> done;
+  StartAttention(std::shared_ptr<const Problem>(std::shared_ptr<void>(), &*problem_), *sink_, executor,
+                 std::make_shared<CancelToken>(),
+                 [&](const AttentionReport& report) { done.set_value(report.status); });
+  if (!done.get_future().get().ok()) std::exit(1);
+}
+
+double Workload::Seconds(Executor& executor) const {
+  const absl::Time start = absl::Now();
+  int runs = 0;
+  do {
+    RunOnce(executor);
+    ++runs;
+  } while (absl::Now() - start < absl::Milliseconds(20));
+  return absl::ToDoubleSeconds(absl::Now() - start) / runs;
+}
+
+}  // namespace attnd::bench
