@@ -36,7 +36,7 @@ void Decode(const attnd::v1::AttendRequest& request, DataRule rule) {
   if (!cost.ok()) return Check(cost.status().code() == absl::StatusCode::kInvalidArgument);
   Check(cost->flops >= 0 && cost->reply_bytes >= 0 && cost->flops_after_exclusion <= cost->flops);
   if (rule != DataRule::kWhole || cost->flops > kTinyFlops || cost->reply_bytes > kTinyBytes) return;
-  if (!problem->CheckTiledSupport().ok() || !problem->CheckContents().ok()) return;
+  if (!problem->CheckContents().ok()) return;
   Check(attnd::Attend(*problem, Pool()).ok());
 }
 
