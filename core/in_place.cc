@@ -43,24 +43,55 @@ using One = hn::CappedTag<float, 1>;
 // A strip of keys that stays in L1 while every block of rows meets it.
 constexpr std::int64_t kStripKeys = 32;
 
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void SumFour(Floats d, const hn::Vec<Floats>* sums, float* out) {
+  for (int r = 0; r < 4; ++r) out[r] = hn::GetLane(hn::SumOfLanes(d, sums[r]));
+}
+#else
+using Block = hn::CappedTag<float, 4>;
+
+// Blocks of four lanes added up.
+template <class D>
+HWY_INLINE hn::Vec<Block> SumOfBlocks(D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(D()) <= 4) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return SumOfBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+
+// out[r] = sum of the lanes of sums[r], for four vectors at the price of less than two.
+HWY_INLINE void SumFour(Floats d, const hn::Vec<Floats>* sums, float* out) {
+  const hn::RepartitionToWide<hn::RebindToUnsigned<Floats> > d64;
+  const auto pair = [d](auto a, auto b) { return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)); };
+  const auto low = hn::BitCast(d64, pair(sums[0], sums[1])), high = hn::BitCast(d64, pair(sums[2], sums[3]));
+  const auto quads =
+      hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, low, high)), hn::BitCast(d, hn::InterleaveUpper(d64, low, high)));
+  hn::StoreU(SumOfBlocks(d, quads), Block(), out);
+}
+#endif
+
 template <class From, int kRows>
 HWY_INLINE void DotKey(const typename From::Element* key, std::int64_t width, const float* q, float* scores,
                        std::int64_t scores_stride) {
   const Floats d;
   const One d1;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  hn::Vec<Floats> sums[kRows];
-  for (int r = 0; r < kRows; ++r) sums[r] = hn::Zero(d);
+  hn::Vec<Floats> sums[4];
+  for (int r = 0; r < 4; ++r) sums[r] = hn::Zero(d);
   std::int64_t t = 0;
   for (; t + lanes <= width; t += lanes) {
     const auto k = From::Load(d, key + t);
     for (int r = 0; r < kRows; ++r) sums[r] = hn::MulAdd(hn::LoadU(d, q + r * width + t), k, sums[r]);
   }
+  float totals[4];
+  SumFour(d, sums, totals);  // one row alone too: the same additions in the same order
   for (int r = 0; r < kRows; ++r) {
-    float sum = hn::GetLane(hn::SumOfLanes(d, sums[r]));
-    for (std::int64_t rest = t; rest < width; ++rest)
-      sum += q[r * width + rest] * hn::GetLane(From::Load(d1, key + rest));
-    scores[r * scores_stride] = sum;
+    for (std::int64_t rest = t; rest < width; ++rest) {
+      totals[r] += q[r * width + rest] * hn::GetLane(From::Load(d1, key + rest));
+    }
+    scores[r * scores_stride] = totals[r];
   }
 }
 
