@@ -52,7 +52,7 @@ using Block = hn::CappedTag<float, 4>;
 
 // Blocks of four lanes added up.
 template <class D>
-HWY_INLINE hn::Vec<Block> SumOfBlocks(D d, hn::Vec<D> v) {
+HWY_INLINE hn::Vec<Block> SumOfBlocks(D /*d*/, hn::Vec<D> v) {
   if constexpr (hn::MaxLanes(D()) <= 4) {
     return v;
   } else {

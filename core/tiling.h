@@ -19,8 +19,9 @@ constexpr std::int64_t kTileStride = kKeyTileColumns + 16;
 constexpr std::int64_t PackedStride(std::int64_t kv_rows) { return std::min(kTileStride, CeilDiv(kv_rows, 16) * 16); }
 
 constexpr std::int64_t kQueryTileRowsMax = 128;
-// Query rows of one tile: fewer where rows are wide, so that a tile's rows of q and of the accumulator stay near the core, and
-// fewer where a causal frontier or a window cuts tiles, so that less is computed beyond it. It changes speed and never bytes.
+// Query rows of one tile: fewer where rows are wide, so that a tile's rows of q and of the accumulator stay near the
+// core, and fewer where a causal frontier or a window cuts tiles, so that less is computed beyond it. It changes speed
+// and never bytes.
 constexpr std::int64_t QueryTileRows(std::int64_t d_k, std::int64_t d_v, bool frontier) {
   constexpr std::int64_t kRowsMin = 8, kElementsMax = std::int64_t{1} << 17;
   const std::int64_t rows = std::clamp(kElementsMax / (d_k + d_v), kRowsMin, kQueryTileRowsMax);

@@ -125,8 +125,8 @@ def test_what_else_is_asked_for_changes_no_byte(stub, expected, name):
 
 @pytest.mark.parametrize("name", ["plain", "grouped causal", "masked"])
 def test_some_rows_alone_have_the_bytes_they_have_together(stub, expected, name):
-    """Rows of the queries, at their own place, give those rows of the whole (masks are cut with them). Not fewer than five: a
-    sequence of up to four queries is computed in another way, and q_len may decide that."""
+    """Rows of the queries, at their own place, give those rows of the whole (masks are cut with them). Not fewer than
+    five: a sequence of up to four queries is computed in another way, and q_len may decide that."""
     message = PROBLEMS[name]
     whole = wire.attend(stub, message)
     rows, offset = message.q.shape[2], message.k.shape[2] - message.q.shape[2]
