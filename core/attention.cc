@@ -417,6 +417,11 @@ absl::Status CheckMachine() {
   return absl::FailedPreconditionError("this processor lacks AVX2 or FMA, and attnd needs both");
 }
 
+void LimitToAvx2() {
+  LimitSimdToAvx2();
+  LimitGemmToAvx2();
+}
+
 void SetKernelCacheMax(std::int64_t kernels) { SetGemmCacheMax(kernels); }
 
 }  // namespace attnd

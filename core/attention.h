@@ -100,6 +100,9 @@ KernelInfo GetKernelInfo();
 // OK, or FAILED_PRECONDITION on a machine without AVX2 and FMA.
 absl::Status CheckMachine();
 
+// AVX2 at most, whatever the machine has, so that answers are the same bytes on every machine. Before any work.
+void LimitToAvx2();
+
 // Bounds how many generated kernels are kept; the flag kernel_cache_max.
 void SetKernelCacheMax(std::int64_t kernels);
 

@@ -157,6 +157,8 @@ void Gemm(const GemmShape& shape, const float* a, const float* b, float* c) {
 void SetGemmCacheMax(std::int64_t kernels) { Cache().SetMax(kernels); }
 std::int64_t GemmCacheSize() { return Cache().Size(); }
 
+void LimitGemmToAvx2() { dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2); }
+
 std::string GemmLibraryText() {
   const dnnl_version_t* const version = dnnl_version();
   return "oneDNN " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +

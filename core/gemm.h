@@ -24,6 +24,9 @@ void Gemm(const GemmShape& shape, const float* a, const float* b, float* c);
 void SetGemmCacheMax(std::int64_t kernels);
 std::int64_t GemmCacheSize();
 
+// Kernels of AVX2 only, whatever the machine has. Before the first Gemm.
+void LimitGemmToAvx2();
+
 // oneDNN's version and the widest instruction set it may use.
 std::string GemmLibraryText();
 

@@ -294,6 +294,10 @@ bool DivideRow(float* values, float divisor, std::int64_t columns) {
 void WeightsRow(float* scores, float m, float l, float exp2_factor, std::int64_t columns) {
   HWY_DYNAMIC_DISPATCH(WeightsRow)(scores, m, l, exp2_factor, columns);
 }
+void LimitSimdToAvx2() {
+  // A target is wider the lower its bit.
+  hwy::DisableTargets(hwy::SupportedTargets() & (HWY_AVX2 - 1));
+}
 const char* SimdTargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
 
 }  // namespace attnd

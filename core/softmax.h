@@ -58,6 +58,9 @@ bool DivideRow(float* values, float divisor, std::int64_t columns);
 // weights <- e^(score - m) / l from the row's own final (m, l). In place.
 void WeightsRow(float* scores, float m, float l, float exp2_factor, std::int64_t columns);
 
+// AVX2 at most for everything that Highway dispatches, here and elsewhere. Before the first call.
+void LimitSimdToAvx2();
+
 // The instruction set that these functions were dispatched to.
 const char* SimdTargetName();
 

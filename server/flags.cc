@@ -18,6 +18,7 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
 ABSL_FLAG(std::string, port_file, "", "file that gets the first TCP port that was bound");
 ABSL_FLAG(std::string, log_format, "text", "text or json, on stderr");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning, error or off");
+ABSL_FLAG(std::string, instruction_set, "auto", "auto, or avx2 so that answers are the same bytes on every machine");
 ABSL_FLAG(bool, reflection, false, "serve gRPC reflection, so that grpcurl needs no .proto");
 
 namespace attnd::server {
@@ -64,6 +65,7 @@ absl::StatusOr<ServerConfig> ParseFlags(int argc, char** argv) {
   config.port_file = absl::GetFlag(FLAGS_port_file);
   config.log_format = absl::GetFlag(FLAGS_log_format);
   config.log_level = absl::GetFlag(FLAGS_log_level);
+  config.instruction_set = absl::GetFlag(FLAGS_instruction_set);
   config.reflection = absl::GetFlag(FLAGS_reflection);
   if (absl::Status status = CheckConfig(config); !status.ok()) return status;
   return config;
@@ -85,6 +87,10 @@ absl::Status CheckConfig(const ServerConfig& config) {
   }
   if (!OneOf(config.log_format, {"text", "json"})) {
     return absl::InvalidArgumentError(absl::StrCat("--log_format: \"", config.log_format, "\", expected text or json"));
+  }
+  if (!OneOf(config.instruction_set, {"auto", "avx2"})) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--instruction_set: \"", config.instruction_set, "\", expected auto or avx2"));
   }
   if (!OneOf(config.log_level, {"trace", "debug", "info", "warning", "error", "off"})) {
     return absl::InvalidArgumentError(

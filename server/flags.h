@@ -40,6 +40,7 @@ struct ServerConfig {
   std::string port_file;                                  // the first TCP port that was bound is written here
   std::string log_format = "text";                        // text or json
   std::string log_level = "info";                         // trace, debug, info, warning, error, off
+  std::string instruction_set = "auto";                   // auto or avx2
   bool reflection = false;
 };
 

@@ -138,6 +138,7 @@ void SetUpProcess(const ServerConfig& config) {
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
   mallopt(M_TOP_PAD, 16 << 20);
   mallopt(M_ARENA_MAX, 4);
+  if (config.instruction_set == "avx2") LimitToAvx2();
   SetKernelCacheMax(config.kernel_cache_max);
 }
 

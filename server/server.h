@@ -25,7 +25,7 @@ class Server {
   std::unique_ptr<Parts> parts_;
 };
 
-// Settings of the allocator and the kernel cache that the whole process shares. Once, from main, before Start.
+// Settings of the allocator, the kernels and their cache that the whole process shares. Once, from main, before Start.
 void SetUpProcess(const ServerConfig& config);
 
 }  // namespace attnd::server

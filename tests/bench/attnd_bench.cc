@@ -8,8 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,15 +19,15 @@
 namespace attnd::bench {
 namespace {
 
-// What a row's figure is: its FLOP/s over the FMA peak, its bytes/s over the read bandwidth, or its time over
-// another's.
-enum class Against { kFmaPeak, kBandwidth, kTimeOf };
+// What a row's figure is: its FLOP/s over the FMA peak, its bytes/s over the read bandwidth, its time over the others'
+// together, or the FLOP/s of its projections, in the time that it takes longer than the other, over the FMA peak.
+enum class Against { kFmaPeak, kBandwidth, kTimeOf, kProjection };
 
 struct Row {
   const char* name;
   Shape shape;
   Against against = Against::kFmaPeak;
-  std::optional<Shape> other;  // kTimeOf
+  std::vector<Shape> others;  // kTimeOf, kProjection
   const char* target = "";
 };
 
@@ -42,6 +41,25 @@ const Shape kMiddle{1, 8, 8, 2048, 2048, 64};
 const Shape kMasked{4, 12, 12, 512, 512, 64};
 const Shape kWindowed = With({1, 8, 8, 16384, 16384, 64}, [](Shape& s) { s.causal = true; });
 const Shape kLong{1, 1, 1, 8192, 8192, 64};
+
+// 64 sequences of 32 to 2048 tokens in one batch, and each alone.
+Shape Ragged() {
+  Shape shape{64, 4, 4, 2048, 2048, 64};
+  for (std::int64_t n = 1; n <= 64; ++n) shape.lengths.push_back(32 * n);
+  return shape;
+}
+std::vector<Shape> RaggedParts() {
+  std::vector<Shape> parts;
+  for (const std::int64_t length : Ragged().lengths) parts.push_back({1, 4, 4, length, length, 64});
+  return parts;
+}
+
+// One query each over 16 sequences of 100 to 8000 keys.
+Shape DecodeMix() {
+  Shape shape{16, 32, 8, 1, 8000, 128};
+  for (std::int64_t n = 0; n < 16; ++n) shape.lengths.push_back(100 + 7900 * n / 15);
+  return shape;
+}
 
 std::vector<Row> Rows() {
   const auto width = [](std::int64_t d) { return Shape{1, 8, 8, 2048, 2048, d}; };
@@ -60,17 +78,29 @@ std::vector<Row> Rows() {
       {"1,8/8,1000,1003,80 to 1024,1024",
        {1, 8, 8, 1000, 1003, 80},
        Against::kTimeOf,
-       Shape{1, 8, 8, 1024, 1024, 80},
+       {{1, 8, 8, 1024, 1024, 80}},
        "<= 1.10"},
-      {"4,12/12,512,512,64 mask to none", With(kMasked, [](Shape& s) { s.mask = true; }), Against::kTimeOf, kMasked,
+      {"4,12/12,512,512,64 mask to none",
+       With(kMasked, [](Shape& s) { s.mask = true; }),
+       Against::kTimeOf,
+       {kMasked},
        "<= 1.05"},
-      {"ALiBi to plain", With(kMiddle, [](Shape& s) { s.alibi = true; }), Against::kTimeOf, kMiddle, "<= 1.12"},
-      {"sinks to plain", With(kMiddle, [](Shape& s) { s.sinks = true; }), Against::kTimeOf, kMiddle, "<= 1.12"},
-      {"soft cap to plain", With(kMiddle, [](Shape& s) { s.softcap = true; }), Against::kTimeOf, kMiddle, "<= 1.25"},
-      {"weights to none", With(kMiddle, [](Shape& s) { s.weights = true; }), Against::kTimeOf, kMiddle, "<= 2.2"},
-      {"window 255 to none", With(kWindowed, [](Shape& s) { s.window_left = 255; }), Against::kTimeOf, kWindowed,
+      {"ALiBi to plain", With(kMiddle, [](Shape& s) { s.alibi = true; }), Against::kTimeOf, {kMiddle}, "<= 1.12"},
+      {"sinks to plain", With(kMiddle, [](Shape& s) { s.sinks = true; }), Against::kTimeOf, {kMiddle}, "<= 1.12"},
+      {"soft cap to plain", With(kMiddle, [](Shape& s) { s.softcap = true; }), Against::kTimeOf, {kMiddle}, "<= 1.25"},
+      // Logits that spread over hundreds: most weights would be subnormal or less.
+      {"tiny weights to plain",
+       With(kMiddle, [](Shape& sh) { sh.scale = 5.0; }),
+       Against::kTimeOf,
+       {kMiddle},
+       "<= 1.5"},
+      {"weights to none", With(kMiddle, [](Shape& s) { s.weights = true; }), Against::kTimeOf, {kMiddle}, "<= 2.2"},
+      {"window 255 to none",
+       With(kWindowed, [](Shape& s) { s.window_left = 255; }),
+       Against::kTimeOf,
+       {kWindowed},
        "<= 0.067"},
-      {"1,1/1,32768 to 8192, a pair", {1, 1, 1, 32768, 8192, 64}, Against::kTimeOf, kLong, "<= 4.2"},
+      {"1,1/1,32768 to 8192, a pair", {1, 1, 1, 32768, 8192, 64}, Against::kTimeOf, {kLong}, "<= 4.2"},
       {"decode 1,32/32,1,4096,128", {1, 32, 32, 1, 4096, 128}, Against::kBandwidth, {}, ">= 0.85"},
       {"decode 1,32/8,1,16384,128", {1, 32, 8, 1, 16384, 128}, Against::kBandwidth, {}, ">= 0.85"},
       {"decode 1,32/8,1,16384,128 float16",
@@ -82,6 +112,13 @@ std::vector<Row> Rows() {
        With({1, 32, 8, 1, 16384, 128}, [](Shape& s) { s.kv_dtype = DType::kBFloat16; }),
        Against::kBandwidth,
        {},
+       ">= 0.80"},
+      {"decode 16 x 100...8000,32/8,128", DecodeMix(), Against::kBandwidth, {}, ">= 0.80"},
+      {"ragged 64 x 32...2048 to its parts", Ragged(), Against::kTimeOf, RaggedParts(), "<= 1.15"},
+      {"projections of x 1,2048,512",
+       With(kMiddle, [](Shape& s) { s.d_model = 512; }),
+       Against::kProjection,
+       {kMiddle},
        ">= 0.80"},
       {"1,1/1,5,5,64 (time)", {1, 1, 1, 5, 5, 64}, Against::kFmaPeak, {}, "7 us"},
   };
@@ -96,27 +133,30 @@ struct Result {
   double seconds = 0, rate = 0, limit = 0, ratio = 0;
 };
 
+double Work(const Row& row, const Workload& workload) {
+  if (row.against == Against::kBandwidth) return workload.kv_bytes();
+  return row.against == Against::kProjection ? workload.projection_flops() : workload.flops();
+}
+
 Result Measure(const Row& row, Executor& executor, int pairs) {
   const Workload workload(row.shape);
-  std::optional<Workload> other;
-  if (row.other.has_value()) other.emplace(*row.other);
+  std::vector<std::unique_ptr<Workload>> others;
+  for (const Shape& shape : row.others) others.push_back(std::make_unique<Workload>(shape));
   std::vector<double> seconds, limits, ratios;
   for (int pair = -1; pair < pairs; ++pair) {
-    double limit = 0;
-    switch (row.against) {
-      case Against::kFmaPeak: limit = FmaPeak(executor); break;
-      case Against::kBandwidth: limit = ReadBandwidth(executor); break;
-      case Against::kTimeOf: limit = other->Seconds(executor); break;
-    }
-    const double each = workload.Seconds(executor);
+    double other_seconds = 0;
+    for (const auto& other : others) other_seconds += other->Seconds(executor);
+    double each = workload.Seconds(executor), limit = other_seconds;
+    if (row.against == Against::kProjection) each -= other_seconds;
+    if (row.against == Against::kBandwidth) limit = ReadBandwidth(executor);
+    if (row.against == Against::kFmaPeak || row.against == Against::kProjection) limit = FmaPeak(executor);
     if (pair < 0) continue;  // warms caches, kernels and pages
     seconds.push_back(each);
     limits.push_back(limit);
-    const double work = row.against == Against::kBandwidth ? workload.kv_bytes() : workload.flops();
-    ratios.push_back(row.against == Against::kTimeOf ? each / limit : work / each / limit);
+    ratios.push_back(row.against == Against::kTimeOf ? each / limit : Work(row, workload) / each / limit);
   }
   Result result{Median(seconds), 0, Median(limits), Median(ratios)};
-  result.rate = (row.against == Against::kBandwidth ? workload.kv_bytes() : workload.flops()) / result.seconds;
+  result.rate = Work(row, workload) / result.seconds;
   return result;
 }
 

@@ -1,8 +1,10 @@
 #include "tests/bench/workload.h"
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
+#include <numeric>
 #include <random>
 
 #include "absl/time/clock.h"
@@ -22,13 +24,31 @@ std::vector<std::byte> Normal(std::int64_t count, DType dtype, unsigned seed) {
 }  // namespace
 
 Workload::Workload(const Shape& shape) : shape_(shape) {
-  q_ = Normal(shape.batch * shape.q_heads * shape.q_rows * shape.d, DType::kFloat32, 1);
-  k_ = Normal(shape.batch * shape.kv_heads * shape.kv_rows * shape.d, shape.kv_dtype, 2);
-  v_ = Normal(shape.batch * shape.kv_heads * shape.kv_rows * shape.d, shape.kv_dtype, 3);
   ProblemInputs inputs;
-  inputs.q = InputTensor{DType::kFloat32, {shape.batch, shape.q_heads, shape.q_rows, shape.d}, q_.data()};
-  inputs.k = InputTensor{shape.kv_dtype, {shape.batch, shape.kv_heads, shape.kv_rows, shape.d}, k_.data()};
-  inputs.v = InputTensor{shape.kv_dtype, {shape.batch, shape.kv_heads, shape.kv_rows, shape.d}, v_.data()};
+  if (shape.d_model > 0) {
+    const std::int64_t q_width = shape.q_heads * shape.d, kv_width = shape.kv_heads * shape.d;
+    x_ = Normal(shape.batch * shape.q_rows * shape.d_model, DType::kFloat32, 1);
+    w_q_ = Normal(shape.d_model * q_width, DType::kFloat32, 2);
+    w_kv_ = Normal(shape.d_model * kv_width, DType::kFloat32, 3);
+    inputs.x = InputTensor{DType::kFloat32, {shape.batch, shape.q_rows, shape.d_model}, x_.data()};
+    ProjectionInputs& projection = inputs.projection.emplace();
+    projection.q_heads = shape.q_heads;
+    projection.kv_heads = shape.kv_heads;
+    projection.w_q = InputTensor{DType::kFloat32, {shape.d_model, q_width}, w_q_.data()};
+    projection.w_k = projection.w_v = InputTensor{DType::kFloat32, {shape.d_model, kv_width}, w_kv_.data()};
+    // Unit-variance q and k from unit-variance x and weights.
+    inputs.options.scale = 1.0 / (static_cast<double>(shape.d_model) * std::sqrt(static_cast<double>(shape.d)));
+  } else {
+    q_ = Normal(shape.batch * shape.q_heads * shape.q_rows * shape.d, DType::kFloat32, 1);
+    k_ = Normal(shape.batch * shape.kv_heads * shape.kv_rows * shape.d, shape.kv_dtype, 2);
+    v_ = Normal(shape.batch * shape.kv_heads * shape.kv_rows * shape.d, shape.kv_dtype, 3);
+    inputs.q = InputTensor{DType::kFloat32, {shape.batch, shape.q_heads, shape.q_rows, shape.d}, q_.data()};
+    inputs.k = InputTensor{shape.kv_dtype, {shape.batch, shape.kv_heads, shape.kv_rows, shape.d}, k_.data()};
+    inputs.v = InputTensor{shape.kv_dtype, {shape.batch, shape.kv_heads, shape.kv_rows, shape.d}, v_.data()};
+  }
+  inputs.options.kv_len = shape.lengths;
+  if (shape.q_rows > 1) inputs.options.q_len = shape.lengths;
+  if (shape.scale.has_value()) inputs.options.scale = shape.scale;
   inputs.options.causal = shape.causal;
   inputs.options.window_left = shape.window_left;
   if (shape.softcap) inputs.options.softcap = 30.0;
@@ -59,6 +79,17 @@ double Workload::flops() const {
   const double products = 4.0 * static_cast<double>(shape_.batch * shape_.q_heads * shape_.q_rows) *
                           static_cast<double>(shape_.kv_rows * shape_.d);
   return shape_.causal ? products / 2 : products;
+}
+
+double Workload::projection_flops() const {
+  return 2.0 * static_cast<double>(shape_.batch * shape_.q_rows * shape_.d_model) *
+         static_cast<double>((shape_.q_heads + 2 * shape_.kv_heads) * shape_.d);
+}
+
+double Workload::kv_bytes() const {
+  if (shape_.lengths.empty()) return static_cast<double>(k_.size() + v_.size());
+  const auto keys = std::accumulate(shape_.lengths.begin(), shape_.lengths.end(), std::int64_t{0});
+  return 2.0 * static_cast<double>(keys * shape_.kv_heads * shape_.d * ElementBytes(shape_.kv_dtype));
 }
 
 void Workload::RunOnce(Executor& executor) const {

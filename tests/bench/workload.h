@@ -16,6 +16,9 @@ struct Shape {
   bool causal = false, weights = false, mask = false, alibi = false, sinks = false, softcap = false;
   std::optional<std::int64_t> window_left = {};
   DType kv_dtype = DType::kFloat32;
+  std::optional<double> scale = {};
+  std::vector<std::int64_t> lengths = {};  // kv_len of each sequence, and q_len where there is more than one query
+  std::int64_t d_model = 0;                // not 0: q, k and v are projected from x [B, Nq, d_model]
 };
 
 class Workload {
@@ -24,15 +27,17 @@ class Workload {
 
   // Of one run: the mean over as many runs as fill 20 ms.
   double Seconds(Executor& executor) const;
-  // 4 B H Nq Nk d; half when causal, as the field counts.
+  // 4 B H Nq Nk d; half when causal, as the field counts. Without projections.
   double flops() const;
-  double kv_bytes() const { return static_cast<double>(k_.size() + v_.size()); }
+  double projection_flops() const;
+  // Of K and V that lengths leave.
+  double kv_bytes() const;
 
  private:
   void RunOnce(Executor& executor) const;
 
   Shape shape_;
-  std::vector<std::byte> q_, k_, v_, mask_;
+  std::vector<std::byte> q_, k_, v_, mask_, x_, w_q_, w_kv_;
   std::optional<Problem> problem_;
   // One output for all runs: what is timed is the core, not fresh pages.
   std::map<OutputKind, std::vector<std::byte>> outputs_;

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <limits>
 #include <random>
@@ -449,6 +450,67 @@ TEST(AttentionTest, ProjectionMatchesReference) {
         for (std::int64_t index = 0; index < bytes / 4; ++index) {
           ASSERT_NEAR(At(tiled, kind, DType::kFloat32, index), At(truth, kind, DType::kFloat32, index), 1e-5) << index;
         }
+      }
+    }
+  }
+}
+
+// Every shape up to four, alone and with every pair of options.
+TEST(ExhaustiveTest, SmallShapesWithPairsOfOptions) {
+  using Change = std::function<void(const Shape&, TensorStore&, ProblemInputs&)>;
+  const std::vector<Change> changes = {
+      [](const Shape&, TensorStore&, ProblemInputs& in) { in.options.scale = -0.7; },
+      [](const Shape&, TensorStore&, ProblemInputs& in) { in.options.causal = true; },
+      [](const Shape&, TensorStore&, ProblemInputs& in) {
+        in.options.q_offset = {-1, 1};
+      },
+      [](const Shape& s, TensorStore&, ProblemInputs& in) {
+        in.options.q_len = {s.q_rows, s.q_rows / 2};
+        in.options.kv_len = {s.kv_rows / 2, s.kv_rows};
+      },
+      [](const Shape&, TensorStore&, ProblemInputs& in) { in.options.window_left = 1; },
+      [](const Shape&, TensorStore&, ProblemInputs& in) { in.options.window_right = 0; },
+      [](const Shape&, TensorStore&, ProblemInputs& in) { in.options.softcap = 0.8; },
+      [](const Shape& s, TensorStore&, ProblemInputs& in) {
+        in.options.alibi_slopes.assign(static_cast<std::size_t>(s.q_heads), 0.5F);
+      },
+      [](const Shape& s, TensorStore&, ProblemInputs& in) {
+        in.options.sinks.assign(static_cast<std::size_t>(s.q_heads), 0.3F);
+      },
+      [](const Shape& s, TensorStore& store, ProblemInputs& in) {
+        std::vector<int> mask(static_cast<std::size_t>(s.q_rows * s.kv_rows));
+        for (std::size_t n = 0; n < mask.size(); ++n) mask[n] = n % 3 != 0;
+        in.options.mask = store.Bools({s.q_rows, s.kv_rows}, mask);
+      },
+      [](const Shape& s, TensorStore& store, ProblemInputs& in) {
+        std::vector<double> bias(static_cast<std::size_t>(s.q_heads * s.kv_rows));
+        for (std::size_t n = 0; n < bias.size(); ++n) bias[n] = n % 4 == 1 ? -kInfinity : 0.25 * static_cast<double>(n);
+        in.options.bias = store.Floats({s.q_heads, 1, s.kv_rows}, bias, DType::kFloat32);
+      },
+      [](const Shape& s, TensorStore&, ProblemInputs& in) {
+        if (s.d_k < 2) return;
+        in.options.rotary.emplace();
+        in.options.rotary->rotary_dim = 2;
+      },
+  };
+  std::mt19937 generator(14);
+  const std::pair<std::int64_t, std::int64_t> heads[] = {{1, 1}, {2, 1}, {4, 2}};
+  std::size_t next = 0;
+  for (std::int64_t shape = 0; shape < 5 * 5 * 4 * 4 * 3; ++shape) {
+    const auto [q_heads, kv_heads] = heads[shape % 3];
+    const Shape s{2, q_heads, kv_heads, shape / 3 % 5, shape / 15 % 5, shape / 75 % 4 + 1, shape / 300 + 1};
+    for (std::size_t first = 0; first < changes.size(); ++first) {
+      for (std::size_t second = first; second < changes.size(); ++second) {
+        // All pairs on every 16th shape; on each of the others its own sixteenth of them.
+        if (++next % 16 != 0 && shape % 16 != 5) continue;
+        TensorStore store;
+        ProblemInputs inputs = RandomInputs(s, store, generator);
+        changes[first](s, store, inputs);
+        if (second != first) changes[second](s, store, inputs);
+        if (!inputs.options.kv_len.empty() && inputs.options.q_len.empty()) continue;
+        SCOPED_TRACE(std::to_string(shape) + " with " + std::to_string(first) + " and " + std::to_string(second));
+        ExpectLikeReference(inputs);
+        if (HasFailure()) return;
       }
     }
   }

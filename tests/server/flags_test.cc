@@ -28,6 +28,9 @@ TEST(FlagsTest, ValuesOutsideTheirRangeAreNamed) {
   EXPECT_EQ(std::string(CheckConfig(config).message()),
             "--message_bytes_max: 2147483648, expected 65536 to 2147483647");
   config = {};
+  config.instruction_set = "sse2";
+  EXPECT_EQ(std::string(CheckConfig(config).message()), "--instruction_set: \"sse2\", expected auto or avx2");
+  config.instruction_set = "avx2";
   config.log_format = "xml";
   EXPECT_EQ(std::string(CheckConfig(config).message()), "--log_format: \"xml\", expected text or json");
   config = {};
