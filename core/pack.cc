@@ -109,18 +109,26 @@ bool Narrow(DType dtype, const float* source, std::int64_t count, std::byte* tar
   return finite;
 }
 
-#if HWY_TARGET == HWY_SCALAR
-constexpr std::int64_t kTransposeStep = 0;  // one element at a time
-HWY_INLINE void Transpose4(const float*, std::int64_t, float*, std::int64_t) {}
-#else
-constexpr std::int64_t kTransposeStep = 4;
+#if HWY_TARGET != HWY_SCALAR
+// The first four elements of as many rows as there are blocks of four lanes, `step` elements apart.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadBlocks(D d, const float* source, std::int64_t step) {
+  if constexpr (hn::MaxLanes(D()) <= 4) {
+    return hn::LoadU(d, source);
+  } else {
+    const hn::Half<D> half;
+    const auto halfway = static_cast<std::int64_t>(hn::MaxLanes(D())) / 8 * step;
+    return hn::Combine(d, LoadBlocks(half, source + halfway, step), LoadBlocks(half, source, step));
+  }
+}
 
-// 4 rows x 4 columns by two rounds of interleaving.
-HWY_INLINE void Transpose4(const float* source, std::int64_t stride, float* target, std::int64_t target_stride) {
-  const hn::CappedTag<float, 4> d;
-  const hn::RepartitionToWide<hn::RebindToUnsigned<decltype(d)> > d64;
-  const auto r0 = hn::LoadU(d, source), r1 = hn::LoadU(d, source + stride);
-  const auto r2 = hn::LoadU(d, source + 2 * stride), r3 = hn::LoadU(d, source + 3 * stride);
+// As many rows as d has lanes x 4 columns, by two rounds of interleaving within the blocks.
+template <class D>
+HWY_INLINE void TransposeFour(D d, const float* source, std::int64_t stride, float* target,
+                              std::int64_t target_stride) {
+  const hn::RepartitionToWide<hn::RebindToUnsigned<D> > d64;
+  const auto r0 = LoadBlocks(d, source, 4 * stride), r1 = LoadBlocks(d, source + stride, 4 * stride);
+  const auto r2 = LoadBlocks(d, source + 2 * stride, 4 * stride), r3 = LoadBlocks(d, source + 3 * stride, 4 * stride);
   const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1)),
              high01 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
   const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3)),
@@ -134,14 +142,23 @@ HWY_INLINE void Transpose4(const float* source, std::int64_t stride, float* targ
 
 void TransposeFloats(const float* source, std::int64_t stride, std::int64_t rows, std::int64_t columns, float* target,
                      std::int64_t target_stride) {
-  const std::int64_t whole_rows = rows / 4 * kTransposeStep, whole_columns = columns / 4 * kTransposeStep;
-  for (std::int64_t column = 0; column < whole_columns; column += 4) {
-    for (std::int64_t row = 0; row < whole_rows; row += 4) {
-      Transpose4(source + row * stride + column, stride, target + column * target_stride + row, target_stride);
-    }
+  std::int64_t done_rows = 0, done_columns = 0;  // the corner that went by blocks
+#if HWY_TARGET != HWY_SCALAR
+  const Floats d;
+  const hn::CappedTag<float, 4> d4;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  done_rows = rows / 4 * 4;
+  done_columns = columns / 4 * 4;
+  for (std::int64_t column = 0; column < done_columns; column += 4) {
+    const float* const from = source + column;
+    float* const to = target + column * target_stride;
+    std::int64_t row = 0;
+    for (; row + lanes <= rows; row += lanes) TransposeFour(d, from + row * stride, stride, to + row, target_stride);
+    for (; row < done_rows; row += 4) TransposeFour(d4, from + row * stride, stride, to + row, target_stride);
   }
+#endif
   for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t column = row < whole_rows ? whole_columns : 0; column < columns; ++column) {
+    for (std::int64_t column = row < done_rows ? done_columns : 0; column < columns; ++column) {
       target[column * target_stride + row] = source[row * stride + column];
     }
   }
@@ -180,11 +197,11 @@ void PackTransposed(DType dtype, const std::byte* source, std::int64_t stride, s
     (reinterpret_cast<const float*>(source), stride, rows, columns, target, target_stride);
     return;
   }
-  // Narrower rows are widened four at a time and a strip of columns at a time, so that the strip stays in L1.
-  constexpr std::int64_t kStripColumns = 256;
-  float strip[4 * kStripColumns];
-  for (std::int64_t row = 0; row < rows; row += 4) {
-    const std::int64_t strip_rows = rows - row < 4 ? rows - row : 4;
+  // Narrower rows are widened a few at a time and a strip of columns at a time, so that the strip stays in L1.
+  constexpr std::int64_t kStripRows = 16, kStripColumns = 128;
+  float strip[kStripRows * kStripColumns];
+  for (std::int64_t row = 0; row < rows; row += kStripRows) {
+    const std::int64_t strip_rows = rows - row < kStripRows ? rows - row : kStripRows;
     for (std::int64_t column = 0; column < columns; column += kStripColumns) {
       const std::int64_t width = columns - column < kStripColumns ? columns - column : kStripColumns;
       for (std::int64_t r = 0; r < strip_rows; ++r) {
