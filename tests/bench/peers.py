@@ -3,9 +3,9 @@
 
     tests/bench/peers.py [--bench build/release/bin/attnd_bench] [--pairs 5] [--threads 2] [--only TEXT]
 
-Peers are PyTorch (flash), ONNX Runtime (MultiHeadAttention) and OpenVINO (ScaledDotProductAttention), each where it can be
-imported; the others are named as missing. Every row is float32. For each pair the peer runs, then attnd_bench does, each
-for about as long; the median of the ratios is printed (above 1: attnd is faster).
+Peers are PyTorch (flash), ONNX Runtime (MultiHeadAttention) and OpenVINO (ScaledDotProductAttention), each where it can
+be imported; the others are named as missing. Every row is float32. For each pair the peer runs, then attnd_bench does,
+each for about as long; the median of the ratios is printed (above 1: attnd is faster).
 """
 
 import argparse
@@ -72,9 +72,8 @@ def onnxruntime_peer(threads):
             raise NotImplementedError("MultiHeadAttention has no grouped heads")
         hidden = q_heads * width
         names, rows = ("query", "key", "value"), (q_rows, kv_rows, kv_rows)
-        node = helper.make_node(
-            "MultiHeadAttention", names, ["output"], domain="com.microsoft", num_heads=q_heads, unidirectional=int(causal)
-        )
+        how = {"domain": "com.microsoft", "num_heads": q_heads, "unidirectional": int(causal)}
+        node = helper.make_node("MultiHeadAttention", names, ["output"], **how)
         graph = helper.make_graph(
             [node],
             "attention",
