@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/attention.h"
 #include "core/checked.h"
-#include "core/tile.h"
+#include "core/tile_plan.h"
 #include "core/tiling.h"
 
 namespace attnd {

@@ -4,13 +4,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numbers>
 
 #include "core/checked.h"
 #include "core/gemm.h"
 #include "core/in_place.h"
 #include "core/pack.h"
-#include "core/rotary.h"
 #include "core/softmax.h"
 #include "core/tiling.h"
 
@@ -47,107 +45,6 @@ bool AnyNonFinite(const float* values, std::int64_t count) {
 }
 
 }  // namespace
-
-TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q), k(validated.k), v(validated.v) {
-  tile_rows = QueryTileRows(problem.d_k, problem.d_v, problem.causal || problem.window_left || problem.window_right);
-  key_tiles = CeilDiv(problem.kv_rows, kKeyTileColumns);
-  packed_stride = PackedStride(problem.kv_rows);
-  scale = static_cast<float>(problem.scale);
-  // Outside of this range log2(e) * scale or its reciprocal would leave the normal numbers.
-  folded = !problem.bias.has_value() && !problem.softcap.has_value() && problem.alibi_slopes.empty() &&
-           problem.sinks.empty() && scale > 1e-30F && scale < 1e30F;
-  unit = folded ? scale : 1.0F;
-  exp2_factor = std::numbers::log2e_v<float> * unit;
-
-  const std::int64_t sequences_kv = problem.batch * problem.kv_heads;
-  const auto rows_view = [](const AlignedBuffer<float>& buffer, std::int64_t b, std::int64_t n, std::int64_t heads,
-                            std::int64_t d) {
-    return TensorView{DType::kFloat32,
-                      reinterpret_cast<const std::byte*>(buffer.data()),
-                      {b, heads, n, d},
-                      {n * heads * d, d, heads * d, 1}};
-  };
-  if (problem.projection.has_value()) {
-    const std::int64_t b = problem.batch, n = problem.q_rows;
-    projected_q = AlignedBuffer<float>(b * n * problem.q_heads * problem.d_k);
-    projected_k = AlignedBuffer<float>(b * n * problem.kv_heads * problem.d_k);
-    projected_v = AlignedBuffer<float>(b * n * problem.kv_heads * problem.d_v);
-    q = rows_view(projected_q, b, n, problem.q_heads, problem.d_k);
-    k = rows_view(projected_k, b, n, problem.kv_heads, problem.d_k);
-    v = rows_view(projected_v, b, n, problem.kv_heads, problem.d_v);
-  }
-  if (problem.rotary.has_value() && !problem.projection.has_value()) {
-    turned_q = AlignedBuffer<float>(problem.batch * problem.q_rows * problem.q_heads * problem.d_k);
-    turned_k = AlignedBuffer<float>(problem.batch * problem.kv_rows * problem.kv_heads * problem.d_k);
-    q = rows_view(turned_q, problem.batch, problem.q_rows, problem.q_heads, problem.d_k);
-    k = rows_view(turned_k, problem.batch, problem.kv_rows, problem.kv_heads, problem.d_k);
-  }
-  wide_v = v;
-  if (NeedsPacking(problem)) {
-    packed_k = AlignedBuffer<float>(sequences_kv * key_tiles * packed_stride * problem.d_k);
-    if (v.dtype != DType::kFloat32) {
-      const std::int64_t head = problem.kv_rows * problem.d_v;
-      packed_v = AlignedBuffer<float>(sequences_kv * head);
-      wide_v = {DType::kFloat32,
-                reinterpret_cast<const std::byte*>(packed_v.data()),
-                v.shape,
-                {problem.kv_heads * head, head, problem.d_v, 1}};
-    }
-  }
-  if (problem.d_out > 0)
-    heads_out = AlignedBuffer<float>(problem.batch * problem.q_rows * problem.q_heads * problem.d_v);
-  if (problem.Wants(OutputKind::kWeights)) {
-    row_m = AlignedBuffer<float>(problem.batch * problem.q_heads * problem.q_rows);
-    row_l = AlignedBuffer<float>(problem.batch * problem.q_heads * problem.q_rows);
-  }
-}
-
-bool TilePlan::InPlace(std::int64_t b) const { return ReadsInPlace(problem.q_len[static_cast<std::size_t>(b)]); }
-
-bool NeedsPacking(const Problem& problem) {
-  return !std::all_of(problem.q_len.begin(), problem.q_len.end(), ReadsInPlace);
-}
-
-const float* TilePlan::KeyTile(std::int64_t b, std::int64_t kv_head, std::int64_t tile) const {
-  return packed_k.data() + ((b * problem.kv_heads + kv_head) * key_tiles + tile) * packed_stride * problem.d_k;
-}
-
-namespace {
-
-void Turn(const Problem& problem, const TensorView& came, const TensorView& turned, std::int64_t b, std::int64_t n,
-          std::int64_t position, std::byte* scratch) {
-  const std::int64_t heads = turned.shape[1];
-  auto* const rows = const_cast<float*>(reinterpret_cast<const float*>(turned.Row(b, 0, n)));
-  if (!problem.projection.has_value()) {
-    for (std::int64_t h = 0; h < heads; ++h)
-      WidenToFloat(came.dtype, came.Row(b, h, n), problem.d_k, rows + h * problem.d_k);
-  }
-  RotateToken(*problem.rotary, position, rows, heads, problem.d_k, scratch);
-}
-
-}  // namespace
-
-void TurnQuery(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch) {
-  Turn(plan.problem, plan.problem.q, plan.q, b, n, QueryPosition(plan.problem, b, n), scratch);
-}
-
-void TurnKey(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch) {
-  Turn(plan.problem, plan.problem.k, plan.k, b, n, KeyPosition(plan.problem, b, n), scratch);
-}
-
-void PackKeys(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile) {
-  const Problem& problem = plan.problem;
-  const std::int64_t key = tile * kKeyTileColumns;
-  const std::int64_t keys = std::min(kKeyTileColumns, problem.kv_len[static_cast<std::size_t>(b)] - key);
-  if (keys <= 0 || plan.InPlace(b)) return;
-  PackTransposed(plan.k.dtype, plan.k.Row(b, kv_head, key), plan.k.stride[2], keys, problem.d_k,
-                 const_cast<float*>(plan.KeyTile(b, kv_head, tile)), plan.packed_stride);
-  if (plan.packed_v.data() == nullptr) return;
-  for (std::int64_t j = key; j < key + keys; ++j) {
-    WidenToFloat(plan.v.dtype, plan.v.Row(b, kv_head, j), problem.d_v,
-                 reinterpret_cast<float*>(const_cast<std::byte*>(plan.wide_v.Row(b, kv_head, j))));
-  }
-}
 
 std::int64_t QueryTile::ScratchBytes(const Problem& problem) {
   const std::int64_t rows = QueryTileRows(problem.d_k, problem.d_v, /*frontier=*/false);

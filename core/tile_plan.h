@@ -1,0 +1,58 @@
+// What all units of one problem share: the tensors as the kernels read them, packed, projected and turned, and how
+// logits are made. Thread rule: written by the phases of one job, each unit its own part; a phase reads what earlier
+// phases wrote.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/buffer.h"
+#include "core/problem.h"
+
+namespace attnd {
+
+struct TilePlan {
+  explicit TilePlan(const Problem& validated);
+
+  const Problem& problem;
+  TensorView q, k, v;  // [B, H, N, d], projected and turned where that was asked
+  TensorView wide_v;   // v in float32: itself, or packed_v
+  std::int64_t tile_rows = 0, key_tiles = 0, packed_stride = 0;
+
+  AlignedBuffer<float> packed_k;     // [B * Hkv, key_tiles, d_k, packed_stride]: K transposed, once for all query tiles
+                                     // and heads of a group
+  AlignedBuffer<float> packed_v;     // [B * Hkv, Nk, d_v], when v came narrower than float32
+  AlignedBuffer<float> projected_q;  // [B, N, Hq, d_k], with x
+  AlignedBuffer<float> projected_k;  // [B, N, Hkv, d_k], with x
+  AlignedBuffer<float> projected_v;  // [B, N, Hkv, d_v], with x
+  AlignedBuffer<float> turned_q;     // [B, Nq, Hq, d_k], with rotary and without x
+  AlignedBuffer<float> turned_k;     // [B, Nk, Hkv, d_k], likewise
+  AlignedBuffer<float> heads_out;    // [B, Nq, Hq, d_v], with w_o
+  AlignedBuffer<float> row_m, row_l;  // [B * Hq * Nq], when weights are wanted: a row's final maximum and sum
+
+  // Logits are scores * unit. Where nothing is added to q . k and scale is an ordinary positive number, scores stay
+  // unscaled and scale is folded into the exponential (unit = scale); else scores are scaled first (unit = 1).
+  bool folded = false;
+  float scale = 0, unit = 0, exp2_factor = 0;
+
+  std::atomic<std::int64_t> nonfinite_rows{0};
+
+  std::int64_t RowIndex(std::int64_t b, std::int64_t h, std::int64_t i) const {
+    return (b * problem.q_heads + h) * problem.q_rows + i;
+  }
+  // True when sequence b reads K and V where they lie; its keys are not packed.
+  bool InPlace(std::int64_t b) const;
+  const float* KeyTile(std::int64_t b, std::int64_t kv_head, std::int64_t tile) const;
+};
+
+// False when every sequence reads K and V in place.
+bool NeedsPacking(const Problem& problem);
+
+// Token n of q (or of k) of sequence b with its rotary embedding: in place where x was projected, else from what came.
+void TurnQuery(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch);
+void TurnKey(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch);
+
+// Fills key tile `tile` of one kv head, and its rows of packed_v. Keys at kv_len[b] and beyond are not read.
+void PackKeys(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile);
+
+}  // namespace attnd
