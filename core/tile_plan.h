@@ -30,8 +30,9 @@ struct TilePlan {
   AlignedBuffer<float> heads_out;    // [B, Nq, Hq, d_v], with w_o
   AlignedBuffer<float> row_m, row_l;  // [B * Hq * Nq], when weights are wanted: a row's final maximum and sum
 
-  // Logits are scores * unit. Where nothing is added to q . k and scale is an ordinary positive number, scores stay
-  // unscaled and scale is folded into the exponential (unit = scale); else scores are scaled first (unit = 1).
+  // Logits are scores * unit. Where nothing but the scale is between q . k and the exponential, and it is an ordinary
+  // positive number, scores stay unscaled and scale is folded into the exponential (unit = scale); else the steps come
+  // first (unit = 1).
   bool folded = false;
   float scale = 0, unit = 0, exp2_factor = 0;
 
