@@ -5,9 +5,11 @@
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "core/checked.h"
+#include "core/flush_subnormals.h"
 #include "core/gemm.h"
 #include "core/pack.h"
 #include "core/projection.h"
@@ -23,7 +25,7 @@ namespace {
 // Work below this many multiply-adds is not worth a turn at the executor: several items share a unit.
 constexpr std::int64_t kUnitMultiplyAddsMin = std::int64_t{1} << 18;
 
-// What all phases of one run share; the phases' closures hold it.
+// What all phases of one run share; it outlives them.
 struct Run {
   Run(std::shared_ptr<const Problem> validated, RowSink& rows, std::shared_ptr<CancelToken> token)
       : problem(std::move(validated)), sink(rows), cancel(std::move(token)) {}
@@ -31,24 +33,48 @@ struct Run {
   std::shared_ptr<const Problem> problem;
   RowSink& sink;
   std::shared_ptr<CancelToken> cancel;
-  std::unique_ptr<TilePlan> tiles;        // tiled mode
-  std::unique_ptr<Reference> reference;   // reference mode
-  AlignedBuffer<double> reference_heads;  // [B, Nq, Hq, d_v], with w_o in reference mode
-  std::atomic<std::int64_t> nonfinite_rows{0};
+  std::optional<TilePlan> tiles;                // tiled mode
+  std::unique_ptr<Reference> reference;         // reference mode
+  AlignedBuffer<double> reference_heads;        // [B, Nq, Hq, d_v], with w_o in reference mode
+  std::atomic<std::int64_t> nonfinite_rows{0};  // of reference mode
+
+  std::int64_t NonfiniteRows() const { return nonfinite_rows + (tiles.has_value() ? tiles->nonfinite_rows.load() : 0); }
 };
 
-// `items` pieces of work, each of about `cost` multiply-adds, grouped into units.
-template <class Work>
-Phase MakePhase(std::int64_t items, std::int64_t cost, Work work) {
-  const std::int64_t group = std::max<std::int64_t>(1, kUnitMultiplyAddsMin / std::max<std::int64_t>(1, cost));
-  Phase phase;
-  phase.units = CeilDiv(items, group);
-  phase.run = [items, group, work = std::move(work)](std::int64_t unit, WorkerContext& context) {
-    const std::int64_t end = std::min(items, (unit + 1) * group);
-    for (std::int64_t item = unit * group; item < end; ++item) work(item, context);
-  };
-  return phase;
-}
+// A phase is `items` pieces of work, each of about `cost` multiply-adds, in any order and all of them before the next
+// phase; whether they write rows to the sink decides whether its HasRoom holds them back. What is done with a phase is
+// up to whoever takes it: one of the two below.
+enum class Sink { kUntouched, kWritten };
+
+// Keeps phases for the executor, their items grouped into units.
+struct ForExecutor {
+  std::vector<Phase>& phases;
+  RowSink& sink;
+
+  template <class Work>
+  void operator()(std::int64_t items, std::int64_t cost, Sink writes, Work work) const {
+    const std::int64_t group = std::max<std::int64_t>(1, kUnitMultiplyAddsMin / std::max<std::int64_t>(1, cost));
+    Phase phase;
+    phase.units = CeilDiv(items, group);
+    phase.run = [items, group, work = std::move(work)](std::int64_t unit, WorkerContext& context) {
+      const std::int64_t end = std::min(items, (unit + 1) * group);
+      for (std::int64_t item = unit * group; item < end; ++item) work(item, context);
+    };
+    if (writes == Sink::kWritten) phase.may_start = [&rows = sink] { return rows.HasRoom(); };
+    phases.push_back(std::move(phase));
+  }
+};
+
+// Runs phases where they are met.
+struct RightHere {
+  WorkerContext& context;
+  const CancelToken& cancel;
+
+  template <class Work>
+  void operator()(std::int64_t items, std::int64_t /*cost*/, Sink /*writes*/, Work work) const {
+    for (std::int64_t item = 0; item < items && !cancel.ShouldStop(); ++item) work(item, context);
+  }
+};
 
 // An item number taken apart as (sequence, head, tile of rows).
 struct Place {
@@ -60,12 +86,8 @@ Place PlaceOf(std::int64_t item, std::int64_t heads, std::int64_t rows, std::int
   return {item / tiles / heads, item / tiles % heads, first_row, std::min(tile_rows, rows - first_row)};
 }
 
-Phase Writes(Phase phase, RowSink& sink) {
-  phase.may_start = [&sink] { return sink.HasRoom(); };
-  return phase;
-}
-
-void AddProjection(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
+template <class Take>
+void AddProjection(Run* run, Take take) {
   const Problem& problem = *run->problem;
   const std::int64_t rows = problem.batch * problem.q_rows;
   struct Target {
@@ -76,64 +98,59 @@ void AddProjection(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) 
                             {&problem.projection->k, run->tiles->projected_k.data()},
                             {&problem.projection->v, run->tiles->projected_v.data()}};
   for (const Target& target : targets) {
-    phases.push_back(MakePhase(CeilDiv(rows, kProjectionRows), kProjectionRows * target.linear->in * target.linear->out,
-                               [run, target, rows](std::int64_t item, WorkerContext& context) {
-                                 const TensorView& x = run->problem->projection->x;
-                                 const std::int64_t row = item * kProjectionRows,
-                                                    count = std::min(kProjectionRows, rows - row);
-                                 const std::int64_t d_model = run->problem->projection->d_model;
-                                 Project(*target.linear, x.dtype, x.data + row * d_model * ElementBytes(x.dtype),
-                                         d_model, count, target.out + row * target.linear->out, target.linear->out,
-                                         context.scratch.Reserve(ProjectionScratchBytes()));
-                               }));
+    take(CeilDiv(rows, kProjectionRows), kProjectionRows * target.linear->in * target.linear->out, Sink::kUntouched,
+         [run, target, rows](std::int64_t item, WorkerContext& context) {
+           const TensorView& x = run->problem->projection->x;
+           const std::int64_t row = item * kProjectionRows, count = std::min(kProjectionRows, rows - row);
+           const std::int64_t d_model = run->problem->projection->d_model;
+           Project(*target.linear, x.dtype, x.data + row * d_model * ElementBytes(x.dtype), d_model, count,
+                   target.out + row * target.linear->out, target.linear->out,
+                   context.scratch.Reserve(ProjectionScratchBytes()));
+         });
   }
 }
 
-void AddProjectedOutputs(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
+template <class Take>
+void AddProjectedOutputs(Run* run, Take take) {
   const Problem& problem = *run->problem;
   for (const OutputKind kind : problem.extras) {
-    if (kind < OutputKind::kProjectedQ) continue;
+    if (!IsProjected(kind)) continue;
     const auto shape = problem.OutputShape(kind);
     const std::int64_t items = shape[0] * shape[1] * CeilDiv(shape[2], kProjectionRows);
-    phases.push_back(
-        Writes(MakePhase(items, kProjectionRows * shape[3] * 8,
-                         [run, kind, shape](std::int64_t item, WorkerContext&) {
-                           const Place place = PlaceOf(item, shape[1], shape[2], kProjectionRows);
-                           const RowBlock block{kind,       DType::kFloat32, place.b, place.h, place.first_row,
-                                                place.rows, shape[3]};
-                           const RowSpan span = run->sink.Open(block);
-                           for (std::int64_t row = 0; row < place.rows; ++row) {
-                             std::byte* const target = span.data + row * span.stride_bytes;
-                             if (run->reference != nullptr) {
-                               const double* const source =
-                                   run->reference->Projected(kind, place.b, place.h, place.first_row + row);
-                               for (std::int64_t c = 0; c < shape[3]; ++c)
-                                 StoreFromDouble(DType::kFloat32, source[c], target + 4 * c);
-                               continue;
-                             }
-                             const TilePlan& plan = *run->tiles;
-                             const TensorView& view = kind == OutputKind::kProjectedQ   ? plan.q
-                                                      : kind == OutputKind::kProjectedK ? plan.k
-                                                                                        : plan.v;
-                             const std::byte* const source = view.Row(place.b, place.h, place.first_row + row);
-                             NarrowFromFloat(DType::kFloat32, reinterpret_cast<const float*>(source), shape[3], target);
-                           }
-                           run->sink.Close(block, span);
-                         }),
-               run->sink));
+    take(items, kProjectionRows * shape[3] * 8, Sink::kWritten, [run, kind, shape](std::int64_t item, WorkerContext&) {
+      const Place place = PlaceOf(item, shape[1], shape[2], kProjectionRows);
+      const RowBlock block{kind, DType::kFloat32, place.b, place.h, place.first_row, place.rows, shape[3]};
+      const RowSpan span = run->sink.Open(block);
+      for (std::int64_t row = 0; row < place.rows; ++row) {
+        std::byte* const target = span.data + row * span.stride_bytes;
+        if (run->reference != nullptr) {
+          const double* const source = run->reference->Projected(kind, place.b, place.h, place.first_row + row);
+          for (std::int64_t c = 0; c < shape[3]; ++c) StoreFromDouble(DType::kFloat32, source[c], target + 4 * c);
+          continue;
+        }
+        const TilePlan& plan = *run->tiles;
+        const TensorView& view = kind == OutputKind::kProjectedQ   ? plan.q
+                                 : kind == OutputKind::kProjectedK ? plan.k
+                                                                   : plan.v;
+        const std::byte* const source = view.Row(place.b, place.h, place.first_row + row);
+        NarrowFromFloat(DType::kFloat32, reinterpret_cast<const float*>(source), shape[3], target);
+      }
+      run->sink.Close(block, span);
+    });
   }
 }
 
-void AddRotary(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
+template <class Take>
+void AddRotary(Run* run, Take take) {
   const Problem& problem = *run->problem;
   const auto add = [&](std::int64_t rows, std::int64_t heads,
                        void (*turn)(TilePlan&, std::int64_t, std::int64_t, std::byte*)) {
     // A pair's angle costs about as much as a hundred multiply-adds.
-    phases.push_back(MakePhase(problem.batch * rows, problem.rotary->rotary_dim * (50 + 4 * heads),
-                               [run, rows, turn](std::int64_t item, WorkerContext& context) {
-                                 turn(*run->tiles, item / rows, item % rows,
-                                      context.scratch.Reserve(RotaryScratchBytes(*run->problem->rotary)));
-                               }));
+    take(problem.batch * rows, problem.rotary->rotary_dim * (50 + 4 * heads), Sink::kUntouched,
+         [run, rows, turn](std::int64_t item, WorkerContext& context) {
+           turn(*run->tiles, item / rows, item % rows,
+                context.scratch.Reserve(RotaryScratchBytes(*run->problem->rotary)));
+         });
   };
   add(problem.q_rows, problem.q_heads, &TurnQuery);
   add(problem.kv_rows, problem.kv_heads, &TurnKey);
@@ -143,79 +160,73 @@ void AddRotary(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
 // many of its heads as a tile holds) takes the others along, and theirs have nothing to do.
 std::int64_t HeadsOfUnit(const TilePlan& plan, const Place& place) {
   const std::int64_t q_len = plan.problem.q_len[static_cast<std::size_t>(place.b)];
-  if (!plan.InPlace(place.b) || q_len == 0 || place.first_row > 0) return 1;
+  if (!InPlace(plan.problem, place.b) || q_len == 0 || place.first_row > 0) return 1;
   const std::int64_t group = plan.problem.q_heads / plan.problem.kv_heads, in_group = place.h % group;
   const std::int64_t together = std::min(group, plan.tile_rows / std::min(q_len, place.rows));
   return in_group % together == 0 ? std::min(together, group - in_group) : 0;
 }
 
-void AddAttention(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
+template <class Take>
+void AddAttention(Run* run, Take take) {
   const Problem& problem = *run->problem;
   TilePlan& plan = *run->tiles;
-  phases.push_back(MakePhase(NeedsPacking(problem) ? problem.batch * problem.kv_heads * plan.key_tiles : 0,
-                             std::min(problem.kv_rows, kKeyTileColumns) * (problem.d_k + problem.d_v) * 8,
-                             [run](std::int64_t item, WorkerContext&) {
-                               const std::int64_t tiles = run->tiles->key_tiles, heads = run->problem->kv_heads;
-                               PackKeys(*run->tiles, item / tiles / heads, item / tiles % heads, item % tiles);
-                             }));
+  take(plan.packs_ahead ? problem.batch * problem.kv_heads * plan.key_tiles : 0,
+       std::min(problem.kv_rows, kKeyTileColumns) * (problem.d_k + problem.d_v) * 8, Sink::kUntouched,
+       [run](std::int64_t item, WorkerContext&) {
+         const std::int64_t tiles = run->tiles->key_tiles, heads = run->problem->kv_heads;
+         PackAhead(*run->tiles, item / tiles / heads, item / tiles % heads, item % tiles);
+       });
   const std::int64_t tile_rows = plan.tile_rows, row_cost = problem.kv_rows * (problem.d_k + problem.d_v) + 256;
-  phases.push_back(Writes(
-      MakePhase(problem.batch * problem.q_heads * CeilDiv(problem.q_rows, tile_rows),
-                std::min(tile_rows, problem.q_rows) * row_cost,
-                [run, tile_rows](std::int64_t item, WorkerContext& context) {
-                  const Place place = PlaceOf(item, run->problem->q_heads, run->problem->q_rows, tile_rows);
-                  const std::int64_t heads = HeadsOfUnit(*run->tiles, place);
-                  if (heads == 0) return;
-                  QueryTile tile(*run->tiles, context.scratch, place.b, place.h, heads, place.first_row, place.rows);
-                  tile.Attend(run->sink, *run->cancel);
-                }),
-      run->sink));
+  take(problem.batch * problem.q_heads * CeilDiv(problem.q_rows, tile_rows),
+       std::min(tile_rows, problem.q_rows) * row_cost, Sink::kWritten,
+       [run, tile_rows](std::int64_t item, WorkerContext& context) {
+         const Place place = PlaceOf(item, run->problem->q_heads, run->problem->q_rows, tile_rows);
+         const std::int64_t heads = HeadsOfUnit(*run->tiles, place);
+         if (heads == 0) return;
+         QueryTile tile(*run->tiles, context.scratch, place.b, place.h, heads, place.first_row, place.rows);
+         tile.Attend(run->sink, *run->cancel);
+       });
   std::vector<OutputKind> kinds;
   for (const OutputKind kind : problem.extras) {
-    if (kind != OutputKind::kLse && kind < OutputKind::kProjectedQ) kinds.push_back(kind);
+    if (IsOfKeys(kind)) kinds.push_back(kind);
   }
   if (kinds.empty()) return;
   // Whole rows of Nk columns leave together, about kEmitBytes at a time.
   const std::int64_t emit_rows =
       std::clamp<std::int64_t>(kEmitBytes / std::max<std::int64_t>(1, problem.kv_rows * 4), 1, tile_rows);
-  phases.push_back(
-      Writes(MakePhase(problem.batch * problem.q_heads * CeilDiv(problem.q_rows, emit_rows),
-                       std::min(emit_rows, problem.q_rows) * row_cost,
-                       [run, emit_rows, kinds](std::int64_t item, WorkerContext& context) {
-                         const Place place = PlaceOf(item, run->problem->q_heads, run->problem->q_rows, emit_rows);
-                         QueryTile tile(*run->tiles, context.scratch, place.b, place.h, 1, place.first_row, place.rows);
-                         tile.Emit(kinds, run->sink, *run->cancel);
-                       }),
-             run->sink));
+  take(problem.batch * problem.q_heads * CeilDiv(problem.q_rows, emit_rows),
+       std::min(emit_rows, problem.q_rows) * row_cost, Sink::kWritten,
+       [run, emit_rows, kinds](std::int64_t item, WorkerContext& context) {
+         const Place place = PlaceOf(item, run->problem->q_heads, run->problem->q_rows, emit_rows);
+         QueryTile tile(*run->tiles, context.scratch, place.b, place.h, 1, place.first_row, place.rows);
+         tile.Emit(kinds, run->sink, *run->cancel);
+       });
 }
 
 // [rows of one sequence, Hq * d_v] times W_O; rows beyond q_len are 0.
-void AddProjectOut(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
+template <class Take>
+void AddProjectOut(Run* run, Take take) {
   const Problem& problem = *run->problem;
   const Linear& linear = *problem.projection->o;
-  phases.push_back(Writes(
-      MakePhase(problem.batch * CeilDiv(problem.q_rows, kProjectionRows), kProjectionRows * linear.in * linear.out,
-                [run, &linear](std::int64_t item, WorkerContext& context) {
-                  const Problem& p = *run->problem;
-                  const Place place = PlaceOf(item, 1, p.q_rows, kProjectionRows);
-                  AlignedBuffer<float> out(place.rows * linear.out);
-                  Project(linear, DType::kFloat32,
-                          reinterpret_cast<const std::byte*>(run->tiles->heads_out.data() +
-                                                             (place.b * p.q_rows + place.first_row) * linear.in),
-                          linear.in, place.rows, out.data(), linear.out,
-                          context.scratch.Reserve(ProjectionScratchBytes()));
-                  const RowBlock block{OutputKind::kOutput, p.output_dtype, place.b,   0,
-                                       place.first_row,     place.rows,     linear.out};
-                  const RowSpan span = run->sink.Open(block);
-                  for (std::int64_t row = 0; row < place.rows; ++row) {
-                    float* const values = out.data() + row * linear.out;
-                    if (place.first_row + row >= p.q_len[static_cast<std::size_t>(place.b)])
-                      std::fill_n(values, linear.out, 0.0F);
-                    NarrowFromFloat(block.dtype, values, linear.out, span.data + row * span.stride_bytes);
-                  }
-                  run->sink.Close(block, span);
-                }),
-      run->sink));
+  take(problem.batch * CeilDiv(problem.q_rows, kProjectionRows), kProjectionRows * linear.in * linear.out,
+       Sink::kWritten, [run, &linear](std::int64_t item, WorkerContext& context) {
+         const Problem& p = *run->problem;
+         const Place place = PlaceOf(item, 1, p.q_rows, kProjectionRows);
+         AlignedBuffer<float> out(place.rows * linear.out);
+         Project(linear, DType::kFloat32,
+                 reinterpret_cast<const std::byte*>(run->tiles->heads_out.data() +
+                                                    (place.b * p.q_rows + place.first_row) * linear.in),
+                 linear.in, place.rows, out.data(), linear.out, context.scratch.Reserve(ProjectionScratchBytes()));
+         const RowBlock block{OutputKind::kOutput, p.output_dtype, place.b, 0, place.first_row, place.rows, linear.out};
+         const RowSpan span = run->sink.Open(block);
+         for (std::int64_t row = 0; row < place.rows; ++row) {
+           float* const values = out.data() + row * linear.out;
+           if (place.first_row + row >= p.q_len[static_cast<std::size_t>(place.b)])
+             std::fill_n(values, linear.out, 0.0F);
+           NarrowFromFloat(block.dtype, values, linear.out, span.data + row * span.stride_bytes);
+         }
+         run->sink.Close(block, span);
+       });
 }
 
 void StoreDoubles(DType dtype, const double* source, std::int64_t count, std::byte* target) {
@@ -239,7 +250,7 @@ void ReferenceUnit(Run& run, const Place& place, WorkerContext& context) {
     return open.back().second.data;
   };
   for (const OutputKind kind : problem.extras) {
-    if (kind == OutputKind::kLse || kind >= OutputKind::kProjectedQ) continue;
+    if (!IsOfKeys(kind)) continue;
     auto* const target = reinterpret_cast<float*>(open_row(kind, DType::kFloat32, problem.kv_rows));
     if (kind == OutputKind::kWeights)
       row.weights = target;
@@ -283,7 +294,8 @@ void ReferenceProjectOut(Run& run, std::int64_t item, WorkerContext& context) {
 // Float64 loops run about sixteen times slower than tiles, so their items count for that much more.
 constexpr std::int64_t kReferenceCost = 16;
 
-void AddReference(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
+template <class Take>
+void AddReference(Run* run, Take take) {
   const Problem& problem = *run->problem;
   run->reference = std::make_unique<Reference>(problem);
   if (problem.d_out > 0) {
@@ -291,25 +303,43 @@ void AddReference(const std::shared_ptr<Run>& run, std::vector<Phase>& phases) {
   }
   const std::int64_t d_model = problem.projection.has_value() ? problem.projection->d_model : 1;
   const std::int64_t heads_width = problem.q_heads * problem.d_k + problem.kv_heads * (problem.d_k + problem.d_v);
-  phases.push_back(MakePhase(run->reference->prepare_units(), kReferenceCost * d_model * heads_width,
-                             [run](std::int64_t item, WorkerContext& context) {
-                               run->reference->Prepare(item,
-                                                       context.scratch.Reserve(Reference::ScratchBytes(*run->problem)),
-                                                       [&run] { return run->cancel->ShouldStop(); });
-                             }));
-  AddProjectedOutputs(run, phases);
-  phases.push_back(Writes(MakePhase(problem.batch * problem.q_heads * problem.q_rows,
-                                    kReferenceCost * (problem.kv_rows * (problem.d_k + problem.d_v) + 64),
-                                    [run](std::int64_t item, WorkerContext& context) {
-                                      ReferenceUnit(*run, PlaceOf(item, run->problem->q_heads, run->problem->q_rows, 1),
-                                                    context);
-                                    }),
-                          run->sink));
+  take(run->reference->prepare_units(), kReferenceCost * d_model * heads_width, Sink::kUntouched,
+       [run](std::int64_t item, WorkerContext& context) {
+         run->reference->Prepare(item, context.scratch.Reserve(Reference::ScratchBytes(*run->problem)),
+                                 [&run] { return run->cancel->ShouldStop(); });
+       });
+  AddProjectedOutputs(run, take);
+  take(problem.batch * problem.q_heads * problem.q_rows,
+       kReferenceCost * (problem.kv_rows * (problem.d_k + problem.d_v) + 64), Sink::kWritten,
+       [run](std::int64_t item, WorkerContext& context) {
+         ReferenceUnit(*run, PlaceOf(item, run->problem->q_heads, run->problem->q_rows, 1), context);
+       });
   if (problem.d_out == 0) return;
-  phases.push_back(
-      Writes(MakePhase(problem.batch * problem.q_rows, kReferenceCost * problem.q_heads * problem.d_v * problem.d_out,
-                       [run](std::int64_t item, WorkerContext& context) { ReferenceProjectOut(*run, item, context); }),
-             run->sink));
+  take(problem.batch * problem.q_rows, kReferenceCost * problem.q_heads * problem.d_v * problem.d_out, Sink::kWritten,
+       [run](std::int64_t item, WorkerContext& context) { ReferenceProjectOut(*run, item, context); });
+}
+
+// True when handing the work to a worker would cost more than the work, which then takes microseconds. Only where
+// attention is all there is to do.
+bool IsSmall(const Problem& problem) {
+  if (problem.reference || problem.projection.has_value() || problem.rotary.has_value()) return false;
+  constexpr std::int64_t kPackingRows = 8, kRowCost = 256;  // packing K costs about as much as eight rows
+  const std::optional<std::int64_t> row = CheckedSum(
+      {CheckedProduct({problem.kv_rows, problem.d_k + problem.d_v}).value_or(kUnitMultiplyAddsMin), kRowCost});
+  const std::optional<std::int64_t> all =
+      row ? CheckedProduct({problem.batch, problem.q_heads, problem.q_rows + kPackingRows, *row}) : row;
+  return all && *all <= kUnitMultiplyAddsMin;
+}
+
+// All of it on the calling thread, whose scratch stays for the next time.
+AttentionReport AttendHere(std::shared_ptr<const Problem> problem, RowSink& sink, std::shared_ptr<CancelToken> cancel) {
+  const FlushSubnormals flush;
+  thread_local WorkerContext context;
+  const absl::Time start = absl::Now();
+  Run run(std::move(problem), sink, std::move(cancel));
+  run.tiles.emplace(*run.problem);
+  AddAttention(&run, RightHere{context, *run.cancel});
+  return {run.cancel->status(), run.NonfiniteRows(), absl::ZeroDuration(), absl::Now() - start};
 }
 
 }  // namespace
@@ -340,24 +370,28 @@ RowSpan DenseSink::Open(const RowBlock& block) {
 std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowSink& sink, Executor& executor,
                                     std::shared_ptr<CancelToken> cancel,
                                     std::function<void(const AttentionReport&)> done) {
+  if (IsSmall(*problem) && sink.HasRoom()) {
+    const AttentionReport report = AttendHere(std::move(problem), sink, std::move(cancel));
+    done(report);
+    return nullptr;
+  }
   auto run = std::make_shared<Run>(std::move(problem), sink, cancel);
   std::vector<Phase> phases;
+  const ForExecutor take{phases, sink};
   if (run->problem->reference) {
-    AddReference(run, phases);
+    AddReference(run.get(), take);
   } else {
-    run->tiles = std::make_unique<TilePlan>(*run->problem);
-    if (run->problem->projection.has_value()) AddProjection(run, phases);
-    AddProjectedOutputs(run, phases);
-    if (run->problem->rotary.has_value()) AddRotary(run, phases);
-    AddAttention(run, phases);
-    if (run->problem->d_out > 0) AddProjectOut(run, phases);
+    run->tiles.emplace(*run->problem);
+    if (run->problem->projection.has_value()) AddProjection(run.get(), take);
+    AddProjectedOutputs(run.get(), take);
+    if (run->problem->rotary.has_value()) AddRotary(run.get(), take);
+    AddAttention(run.get(), take);
+    if (run->problem->d_out > 0) AddProjectOut(run.get(), take);
   }
-  auto job = std::make_shared<Job>(
-      std::move(phases), std::move(cancel), [run, done = std::move(done)](const JobReport& report) {
-        const std::int64_t nonfinite =
-            run->nonfinite_rows + (run->tiles != nullptr ? run->tiles->nonfinite_rows.load() : 0);
-        done({report.status, nonfinite, report.queued, report.computed});
-      });
+  auto job = std::make_shared<Job>(std::move(phases), std::move(cancel),
+                                   [run, done = std::move(done)](const JobReport& report) {
+                                     done({report.status, run->NonfiniteRows(), report.queued, report.computed});
+                                   });
   executor.Submit(job);
   return job;
 }

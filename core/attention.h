@@ -5,7 +5,7 @@
 //
 // Each row's bytes depend on its own sequence's values, lengths and options, never on the batch, the threads or the
 // sink. Thread rule: StartAttention may be called from any thread; sinks are called from worker threads, several at
-// once for different rows.
+// once for different rows, or, for a small problem, from the calling thread.
 #pragma once
 
 #include <cstdint>
@@ -72,8 +72,10 @@ struct AttentionReport {
   absl::Duration queued, computed;
 };
 
-// Runs the problem; `done` is called exactly once from a worker. The problem (its bytes too), and the sink must live
-// until then. The returned job is for Executor::Wake.
+// Runs the problem; `done` is called exactly once: from a worker, or, where the work is too small to be worth handing
+// over, from the calling thread before this returns. The problem (its bytes too), and the sink must live until then.
+// The returned job is for Executor::Wake; null when `done` was called already. Throws std::bad_alloc, then without
+// `done`.
 std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowSink& sink, Executor& executor,
                                     std::shared_ptr<CancelToken> cancel,
                                     std::function<void(const AttentionReport&)> done);

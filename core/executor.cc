@@ -1,22 +1,11 @@
 #include "core/executor.h"
 
-#include <immintrin.h>
-
 #include <new>
 
 #include "absl/time/clock.h"
+#include "core/flush_subnormals.h"
 
 namespace attnd {
-namespace {
-
-// Subnormal operands make the products about a hundred times slower; exp gives exactly 0 below FLT_MIN anyway.
-void FlushSubnormals() {
-  constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
-  _mm_setcsr(_mm_getcsr() | kFlushToZero | kDenormalsAreZero);
-}
-
-}  // namespace
-
 void CancelToken::Cancel(absl::Status reason) {
   const std::lock_guard lock(mutex_);
   if (cancelled_.load(std::memory_order_relaxed)) return;
@@ -104,7 +93,7 @@ void Executor::RunUnit(const std::shared_ptr<Job>& job, std::int64_t unit, Worke
 }
 
 void Executor::Work(int worker) {
-  FlushSubnormals();
+  const FlushSubnormals flush;
   WorkerContext context;
   context.worker = worker;
   std::unique_lock lock(mutex_);

@@ -146,16 +146,21 @@ void TransposeFloats(const float* source, std::int64_t stride, std::int64_t rows
 #if HWY_TARGET != HWY_SCALAR
   const Floats d;
   const hn::CappedTag<float, 4> d4;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   done_rows = rows / 4 * 4;
   done_columns = columns / 4 * 4;
-  for (std::int64_t column = 0; column < done_columns; column += 4) {
-    const float* const from = source + column;
-    float* const to = target + column * target_stride;
-    std::int64_t row = 0;
-    for (; row + lanes <= rows; row += lanes) TransposeFour(d, from + row * stride, stride, to + row, target_stride);
-    for (; row < done_rows; row += 4) TransposeFour(d4, from + row * stride, stride, to + row, target_stride);
-  }
+  // A block of rows stays in L1 while all its columns leave, each as whole cache lines.
+  std::int64_t row = 0;
+  const auto transpose_rows = [&](auto block) {
+    const auto height = static_cast<std::int64_t>(hn::MaxLanes(block));
+    for (; row + height <= done_rows; row += height) {
+      for (std::int64_t column = 0; column < done_columns; column += 4) {
+        TransposeFour(block, source + row * stride + column, stride, target + column * target_stride + row,
+                      target_stride);
+      }
+    }
+  };
+  transpose_rows(d);
+  transpose_rows(d4);
 #endif
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t column = row < done_rows ? done_columns : 0; column < columns; ++column) {

@@ -11,10 +11,6 @@
 namespace attnd {
 namespace {
 
-bool IsProjected(OutputKind kind) {
-  return kind == OutputKind::kProjectedQ || kind == OutputKind::kProjectedK || kind == OutputKind::kProjectedV;
-}
-
 // More than a limit allows: no retry can help, only a smaller problem or another flag.
 absl::Status CheckLimit(absl::string_view what, std::optional<std::int64_t> needed, std::int64_t allowed,
                         absl::string_view flag) {

@@ -50,6 +50,12 @@ enum class OutputKind : std::uint8_t {
 };
 constexpr int kOutputKindCount = 11;  // one more than the largest
 
+constexpr bool IsProjected(OutputKind kind) { return kind >= OutputKind::kProjectedQ; }
+// Weights and scores: a column a key.
+constexpr bool IsOfKeys(OutputKind kind) {
+  return kind != OutputKind::kOutput && kind != OutputKind::kLse && !IsProjected(kind);
+}
+
 // Four dimensions with strides in elements. Broadcast dimensions have stride 0. The last stride is 0 or 1.
 struct TensorView {
   DType dtype = DType::kFloat32;

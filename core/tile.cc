@@ -1,6 +1,7 @@
 #include "core/tile.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -40,6 +41,14 @@ std::int64_t AlignedKey(std::int64_t key) { return key / kSoftmaxColumnsStep * k
 
 std::int64_t PaddedColumns(std::int64_t columns) { return CeilDiv(columns, kSoftmaxColumnsStep) * kSoftmaxColumnsStep; }
 
+// What the constructor carves, in its order.
+std::array<std::int64_t, 9> PieceFloats(const Problem& problem) {
+  const std::int64_t rows = TileRows(problem), keys = std::min(kKeyTileColumns, problem.kv_rows);
+  const std::int64_t packed = PacksAhead(problem) ? 0 : problem.d_k * PackedStride(problem.kv_rows);
+  return {
+      rows * problem.d_k, rows * kTileStride, rows * problem.d_v, keys * problem.d_v, packed, keys, rows, rows, rows};
+}
+
 bool AnyNonFinite(const float* values, std::int64_t count) {
   return std::any_of(values, values + count, [](float value) { return !std::isfinite(value); });
 }
@@ -47,12 +56,8 @@ bool AnyNonFinite(const float* values, std::int64_t count) {
 }  // namespace
 
 std::int64_t QueryTile::ScratchBytes(const Problem& problem) {
-  const std::int64_t rows = QueryTileRows(problem.d_k, problem.d_v, /*frontier=*/false);
   Carver carver(nullptr);
-  for (const std::int64_t floats : {rows * problem.d_k, rows * kTileStride, rows * problem.d_v,
-                                    kKeyTileColumns * problem.d_v, kKeyTileColumns, rows, rows, rows}) {
-    carver.Take(floats);
-  }
+  for (const std::int64_t floats : PieceFloats(problem)) carver.Take(floats);
   return carver.offset();
 }
 
@@ -66,18 +71,15 @@ QueryTile::QueryTile(TilePlan& plan, Scratch& scratch, std::int64_t b, std::int6
       kv_head_(h / (plan.problem.q_heads / plan.problem.kv_heads)),
       first_row_(first_row),
       rows_(rows),
-      in_place_(plan.InPlace(b)),
+      in_place_(InPlace(plan.problem, b)),
       live_rows_(std::clamp<std::int64_t>(plan.problem.q_len[static_cast<std::size_t>(b)] - first_row, 0, rows)) {
   Carver carver(scratch.Reserve(ScratchBytes(problem_)));
-  const std::int64_t capacity = plan.tile_rows;
-  float* const gathered_q = carver.Take(capacity * problem_.d_k);
-  scores_ = carver.Take(capacity * kTileStride);
-  accumulator_ = carver.Take(capacity * problem_.d_v);
-  values_ = carver.Take(kKeyTileColumns * problem_.d_v);
-  bias_ = carver.Take(kKeyTileColumns);
-  m_ = carver.Take(capacity);
-  l_ = carver.Take(capacity);
-  alpha_ = carver.Take(capacity);
+  const std::array<std::int64_t, 9> floats = PieceFloats(problem_);
+  float* gathered_q = nullptr;
+  std::size_t piece = 0;
+  for (float** const place : {&gathered_q, &scores_, &accumulator_, &values_, &packed_, &bias_, &m_, &l_, &alpha_}) {
+    *place = carver.Take(floats[piece++]);
+  }
   if (live_rows_ == 0) return;
 
   if (plan.q.dtype == DType::kFloat32 && !in_place_) {
@@ -112,14 +114,21 @@ void QueryTile::Products(Rows rows, std::int64_t key, std::int64_t columns) {
     DotInPlace(keys, q, rows.count, scores, kTileStride);
     return;
   }
-  const float* const packed = plan_.KeyTile(b_, kv_head_, key / kKeyTileColumns) + key % kKeyTileColumns;
-  Gemm({rows.count, columns, problem_.d_k, q_stride_, plan_.packed_stride, kTileStride, false}, q, packed, scores);
+  const std::int64_t tile = key / kKeyTileColumns;
+  if (!plan_.packs_ahead) PackKeys(plan_, b_, kv_head_, tile, packed_);
+  const float* const packed = plan_.packs_ahead ? plan_.KeyTile(b_, kv_head_, tile) : packed_;
+  Gemm({rows.count, columns, problem_.d_k, q_stride_, plan_.packed_stride, kTileStride, false}, q,
+       packed + key % kKeyTileColumns, scores);
 }
 
 void QueryTile::AddValues(Rows rows, std::int64_t key, std::int64_t columns, bool add, bool sanitized) {
   const TensorView& view = in_place_ ? plan_.v : plan_.wide_v;
   InPlaceRows values{view.dtype, view.Row(b_, kv_head_, key), view.stride[2], columns, problem_.d_v};
-  if (sanitized)
+  const bool widens = !in_place_ && view.dtype != DType::kFloat32;
+  for (std::int64_t j = 0; j < columns && widens && !sanitized; ++j) {
+    WidenToFloat(view.dtype, view.Row(b_, kv_head_, key + j), problem_.d_v, values_ + j * problem_.d_v);
+  }
+  if (sanitized || widens)
     values = {DType::kFloat32, reinterpret_cast<const std::byte*>(values_), problem_.d_v, columns, problem_.d_v};
   const float* const scores = scores_ + rows.first * kTileStride;
   float* const accumulator = accumulator_ + rows.first * problem_.d_v;

@@ -78,7 +78,8 @@ class QueryTile {
   std::int64_t q_stride_ = 0;
   float* scores_ = nullptr;                               // [rows, 256]
   float* accumulator_ = nullptr;                          // [rows, d_v]
-  float* values_ = nullptr;                               // [256, d_v], values of excluded keys cleared
+  float* values_ = nullptr;                               // [256, d_v], widened, or those of excluded keys cleared
+  float* packed_ = nullptr;                               // [d_k, packed_stride], unless packed ahead
   float* bias_ = nullptr;                                 // [256]
   float *m_ = nullptr, *l_ = nullptr, *alpha_ = nullptr;  // [rows]
 };

@@ -11,7 +11,8 @@
 namespace attnd {
 
 TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q), k(validated.k), v(validated.v) {
-  tile_rows = QueryTileRows(problem.d_k, problem.d_v, problem.causal || problem.window_left || problem.window_right);
+  tile_rows = TileRows(problem);
+  packs_ahead = PacksAhead(problem);
   key_tiles = CeilDiv(problem.kv_rows, kKeyTileColumns);
   packed_stride = PackedStride(problem.kv_rows);
   scale = static_cast<float>(problem.scale);
@@ -45,7 +46,7 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
     k = rows_view(turned_k, problem.batch, problem.kv_rows, problem.kv_heads, problem.d_k);
   }
   wide_v = v;
-  if (NeedsPacking(problem)) {
+  if (packs_ahead) {
     packed_k = AlignedBuffer<float>(sequences_kv * key_tiles * packed_stride * problem.d_k);
     if (v.dtype != DType::kFloat32) {
       const std::int64_t head = problem.kv_rows * problem.d_v;
@@ -64,10 +65,23 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
   }
 }
 
-bool TilePlan::InPlace(std::int64_t b) const { return ReadsInPlace(problem.q_len[static_cast<std::size_t>(b)]); }
+bool InPlace(const Problem& problem, std::int64_t b) {
+  const auto sequence = static_cast<std::size_t>(b);
+  return ReadsInPlace(problem.q_len[sequence], problem.kv_len[sequence]);
+}
 
-bool NeedsPacking(const Problem& problem) {
-  return !std::all_of(problem.q_len.begin(), problem.q_len.end(), ReadsInPlace);
+std::int64_t TileRows(const Problem& problem) {
+  const std::int64_t rows =
+      QueryTileRows(problem.d_k, problem.d_v, problem.causal || problem.window_left || problem.window_right);
+  return std::clamp<std::int64_t>(problem.q_rows * (problem.q_heads / problem.kv_heads), 1, rows);
+}
+
+bool PacksAhead(const Problem& problem) {
+  std::int64_t in_place = 0;
+  while (in_place < problem.batch && InPlace(problem, in_place)) ++in_place;
+  if (in_place == problem.batch) return false;
+  const bool emits = std::any_of(problem.extras.begin(), problem.extras.end(), IsOfKeys);
+  return emits || problem.q_heads > problem.kv_heads || problem.q_rows > TileRows(problem);
 }
 
 const float* TilePlan::KeyTile(std::int64_t b, std::int64_t kv_head, std::int64_t tile) const {
@@ -97,16 +111,22 @@ void TurnKey(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch)
   Turn(plan.problem, plan.problem.k, plan.k, b, n, KeyPosition(plan.problem, b, n), scratch);
 }
 
-void PackKeys(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile) {
-  const Problem& problem = plan.problem;
+void PackKeys(const TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile, float* packed) {
   const std::int64_t key = tile * kKeyTileColumns;
-  const std::int64_t keys = std::min(kKeyTileColumns, problem.kv_len[static_cast<std::size_t>(b)] - key);
-  if (keys <= 0 || plan.InPlace(b)) return;
-  PackTransposed(plan.k.dtype, plan.k.Row(b, kv_head, key), plan.k.stride[2], keys, problem.d_k,
-                 const_cast<float*>(plan.KeyTile(b, kv_head, tile)), plan.packed_stride);
+  const std::int64_t keys = std::min(kKeyTileColumns, plan.problem.kv_len[static_cast<std::size_t>(b)] - key);
+  if (keys <= 0) return;
+  PackTransposed(plan.k.dtype, plan.k.Row(b, kv_head, key), plan.k.stride[2], keys, plan.problem.d_k, packed,
+                 plan.packed_stride);
+}
+
+void PackAhead(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile) {
+  if (InPlace(plan.problem, b)) return;
+  PackKeys(plan, b, kv_head, tile, const_cast<float*>(plan.KeyTile(b, kv_head, tile)));
   if (plan.packed_v.data() == nullptr) return;
-  for (std::int64_t j = key; j < key + keys; ++j) {
-    WidenToFloat(plan.v.dtype, plan.v.Row(b, kv_head, j), problem.d_v,
+  const std::int64_t key = tile * kKeyTileColumns;
+  const std::int64_t end = std::min(key + kKeyTileColumns, plan.problem.kv_len[static_cast<std::size_t>(b)]);
+  for (std::int64_t j = key; j < end; ++j) {
+    WidenToFloat(plan.v.dtype, plan.v.Row(b, kv_head, j), plan.problem.d_v,
                  reinterpret_cast<float*>(const_cast<std::byte*>(plan.wide_v.Row(b, kv_head, j))));
   }
 }

@@ -18,6 +18,7 @@ struct TilePlan {
   TensorView q, k, v;  // [B, H, N, d], projected and turned where that was asked
   TensorView wide_v;   // v in float32: itself, or packed_v
   std::int64_t tile_rows = 0, key_tiles = 0, packed_stride = 0;
+  bool packs_ahead = false;  // see PacksAhead
 
   AlignedBuffer<float> packed_k;     // [B * Hkv, key_tiles, d_k, packed_stride]: K transposed, once for all query tiles
                                      // and heads of a group
@@ -41,19 +42,28 @@ struct TilePlan {
   std::int64_t RowIndex(std::int64_t b, std::int64_t h, std::int64_t i) const {
     return (b * problem.q_heads + h) * problem.q_rows + i;
   }
-  // True when sequence b reads K and V where they lie; its keys are not packed.
-  bool InPlace(std::int64_t b) const;
   const float* KeyTile(std::int64_t b, std::int64_t kv_head, std::int64_t tile) const;
 };
 
-// False when every sequence reads K and V in place.
-bool NeedsPacking(const Problem& problem);
+// True when sequence b reads K and V where they lie; its keys are not packed.
+bool InPlace(const Problem& problem, std::int64_t b);
+
+// Most rows of one query tile of this problem.
+std::int64_t TileRows(const Problem& problem);
+
+// True when K (and a V narrower than float32) is packed in a phase of its own, once for all units that meet it. Where
+// one unit alone meets a kv head, that unit packs a key tile just before its products; where every sequence reads K and
+// V in place, nobody does.
+bool PacksAhead(const Problem& problem);
 
 // Token n of q (or of k) of sequence b with its rotary embedding: in place where x was projected, else from what came.
 void TurnQuery(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch);
 void TurnKey(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch);
 
-// Fills key tile `tile` of one kv head, and its rows of packed_v. Keys at kv_len[b] and beyond are not read.
-void PackKeys(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile);
+// K of key tile `tile` of one kv head -> packed [d_k, packed_stride]. Keys at kv_len[b] and beyond are not read.
+void PackKeys(const TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile, float* packed);
+
+// The same ahead of all units: KeyTile, and the tile's rows of packed_v.
+void PackAhead(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile);
 
 }  // namespace attnd

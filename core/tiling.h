@@ -28,9 +28,12 @@ constexpr std::int64_t QueryTileRows(std::int64_t d_k, std::int64_t d_v, bool fr
   return frontier ? std::min<std::int64_t>(rows, 64) : rows;
 }
 
-// A sequence with so few queries reads K and V where they lie: packing would cost more than the products. This decides
-// which arithmetic a row meets, so it may depend on the sequence's own length alone.
-constexpr bool ReadsInPlace(std::int64_t q_len) { return q_len <= 4; }
+// A sequence with so few queries, or so little in all, reads K and V where they lie: packing would cost more than the
+// products. This decides which arithmetic a row meets, so it may depend on the sequence's own lengths alone.
+constexpr bool ReadsInPlace(std::int64_t q_len, std::int64_t kv_len) {
+  constexpr std::int64_t kQueries = 4, kPairs = 64;
+  return q_len <= kQueries || kv_len <= kPairs / q_len;
+}
 
 // Rows of x that share one product, and the block of its weights.
 constexpr std::int64_t kProjectionRows = 128;
