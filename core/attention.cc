@@ -443,6 +443,7 @@ KernelInfo GetKernelInfo() {
     if (found) info.instruction_sets_found.emplace_back(name);
   }
   info.instruction_set_used = std::string(SimdTargetName()) + ", " + GemmLibraryText();
+  if (HasPairProducts()) info.instruction_set_used += ", bfloat16 pairs";
   return info;
 }
 

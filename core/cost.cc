@@ -74,7 +74,7 @@ void CountMemory(const Problem& problem, const TokenWidths& widths, Counter& cou
   } else {
     constexpr std::int64_t kBytes = ElementBytes(DType::kFloat32);
     const std::int64_t padded_keys = CeilDiv(problem.kv_rows, kKeyTileColumns) * PackedStride(problem.kv_rows);
-    if (PacksAhead(problem)) cost.packed_k_bytes = counter.Product({b, hkv, padded_keys, problem.d_k, kBytes});
+    if (PacksAhead(problem)) cost.packed_k_bytes = counter.Product({b, hkv, padded_keys, PackedDepth(problem), kBytes});
     if (PacksAhead(problem) && problem.v.dtype != DType::kFloat32)
       cost.packed_v_bytes = counter.Product({b, problem.kv_rows, widths.v, kBytes});
     if (problem.projection) {

@@ -5,37 +5,13 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/in_place.cc"
 #include "core/simd.h"
+// After simd.h, once a target.
+#include "core/simd_load.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// Loads a vector of float32 from each float type.
-struct FromFloat32 {
-  using Element = float;
-  template <class D>
-  static HWY_INLINE hn::Vec<D> Load(D d, const float* from) {
-    return hn::LoadU(d, from);
-  }
-};
-struct FromBfloat16 {
-  using Element = std::uint16_t;
-  template <class D>
-  static HWY_INLINE hn::Vec<D> Load(D d, const std::uint16_t* from) {
-    const hn::Rebind<std::uint16_t, D> d16;
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(hn::RebindToUnsigned<D>(), hn::LoadU(d16, from))));
-  }
-};
-struct FromFloat16 {
-  using Element = std::uint16_t;
-  template <class D>
-  static HWY_INLINE hn::Vec<D> Load(D d, const std::uint16_t* from) {
-    const hn::Rebind<std::uint16_t, D> d16;
-    const hn::Rebind<hwy::float16_t, D> dh;
-    return hn::PromoteTo(d, hn::BitCast(dh, hn::LoadU(d16, from)));
-  }
-};
 
 using Floats = hn::ScalableTag<float>;
 using One = hn::CappedTag<float, 1>;

@@ -5,6 +5,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/pack.cc"
 #include "core/simd.h"
+// After simd.h, once a target.
+#include "core/simd_load.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd {
@@ -12,36 +14,21 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using Floats = hn::ScalableTag<float>;
-using Words = hn::RebindToUnsigned<Floats>;
-using Halves = hn::Rebind<std::uint16_t, Floats>;
 
+template <class From>
+void Widen(const typename From::Element* source, std::int64_t count, float* target) {
+  const Floats d;
+  const hn::CappedTag<float, 1> d1;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(From::Load(d, source + i), d, target + i);
+  for (; i < count; ++i) hn::StoreU(From::Load(d1, source + i), d1, target + i);
+}
 void WidenBfloat16(const std::uint16_t* source, std::int64_t count, float* target) {
-  const Floats d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  std::int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    const auto wide = hn::PromoteTo(Words(), hn::LoadU(Halves(), source + i));
-    hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(wide)), d, target + i);
-  }
-  for (; i < count; ++i) {
-    const std::uint32_t bits = std::uint32_t{source[i]} << 16;
-    std::memcpy(target + i, &bits, sizeof(bits));
-  }
+  Widen<FromBfloat16>(source, count, target);
 }
-
-template <class D>
-HWY_INLINE void WidenFloat16At(D d, const std::uint16_t* source, float* target) {
-  const hn::Rebind<std::uint16_t, D> d16;
-  const hn::Rebind<hwy::float16_t, D> dh;
-  hn::StoreU(hn::PromoteTo(d, hn::BitCast(dh, hn::LoadU(d16, source))), d, target);
-}
-
 void WidenFloat16(const std::uint16_t* source, std::int64_t count, float* target) {
-  const Floats d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  std::int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) WidenFloat16At(d, source + i, target + i);
-  for (; i < count; ++i) WidenFloat16At(hn::CappedTag<float, 1>(), source + i, target + i);
+  Widen<FromFloat16>(source, count, target);
 }
 
 // Float32 bits of vectors, to be narrowed: NaN made canonical.
@@ -149,12 +136,12 @@ void TransposeFloats(const float* source, std::int64_t stride, std::int64_t rows
   done_rows = rows / 4 * 4;
   done_columns = columns / 4 * 4;
   // A block of rows stays in L1 while all its columns leave, each as whole cache lines.
-  std::int64_t row = 0;
+  std::int64_t next = 0;
   const auto transpose_rows = [&](auto block) {
     const auto height = static_cast<std::int64_t>(hn::MaxLanes(block));
-    for (; row + height <= done_rows; row += height) {
+    for (; next + height <= done_rows; next += height) {
       for (std::int64_t column = 0; column < done_columns; column += 4) {
-        TransposeFour(block, source + row * stride + column, stride, target + column * target_stride + row,
+        TransposeFour(block, source + next * stride + column, stride, target + column * target_stride + next,
                       target_stride);
       }
     }

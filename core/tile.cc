@@ -44,7 +44,7 @@ std::int64_t PaddedColumns(std::int64_t columns) { return CeilDiv(columns, kSoft
 // What the constructor carves, in its order.
 std::array<std::int64_t, 9> PieceFloats(const Problem& problem) {
   const std::int64_t rows = TileRows(problem), keys = std::min(kKeyTileColumns, problem.kv_rows);
-  const std::int64_t packed = PacksAhead(problem) ? 0 : problem.d_k * PackedStride(problem.kv_rows);
+  const std::int64_t packed = PacksAhead(problem) ? 0 : PackedDepth(problem) * PackedStride(problem.kv_rows);
   return {
       rows * problem.d_k, rows * kTileStride, rows * problem.d_v, keys * problem.d_v, packed, keys, rows, rows, rows};
 }
@@ -82,7 +82,10 @@ QueryTile::QueryTile(TilePlan& plan, Scratch& scratch, std::int64_t b, std::int6
   }
   if (live_rows_ == 0) return;
 
-  if (plan.q.dtype == DType::kFloat32 && !in_place_) {
+  if (plan.pairs && !in_place_) {
+    q_pairs_ = plan.q.Row(b, h, first_row);
+    q_stride_ = plan.q.stride[2];
+  } else if (plan.q.dtype == DType::kFloat32 && !in_place_) {
     q_ = reinterpret_cast<const float*>(plan.q.Row(b, h, first_row));
     q_stride_ = plan.q.stride[2];
   } else {
@@ -107,18 +110,22 @@ Problem::KeyRange QueryTile::KeysOf(Rows rows) const {
 }
 
 void QueryTile::Products(Rows rows, std::int64_t key, std::int64_t columns) {
-  const float* const q = q_ + rows.first * q_stride_;
   float* const scores = scores_ + rows.first * kTileStride;
   if (in_place_) {
     const InPlaceRows keys{plan_.k.dtype, plan_.k.Row(b_, kv_head_, key), plan_.k.stride[2], columns, problem_.d_k};
-    DotInPlace(keys, q, rows.count, scores, kTileStride);
+    DotInPlace(keys, q_ + rows.first * q_stride_, rows.count, scores, kTileStride);
     return;
   }
   const std::int64_t tile = key / kKeyTileColumns;
   if (!plan_.packs_ahead) PackKeys(plan_, b_, kv_head_, tile, packed_);
-  const float* const packed = plan_.packs_ahead ? plan_.KeyTile(b_, kv_head_, tile) : packed_;
-  Gemm({rows.count, columns, problem_.d_k, q_stride_, plan_.packed_stride, kTileStride, false}, q,
-       packed + key % kKeyTileColumns, scores);
+  const float* const packed = (plan_.packs_ahead ? plan_.KeyTile(b_, kv_head_, tile) : packed_) + key % kKeyTileColumns;
+  const GemmShape shape{rows.count,          columns,     problem_.d_k, q_stride_,
+                        plan_.packed_stride, kTileStride, false,        plan_.pairs};
+  if (plan_.pairs) {
+    GemmPairs(shape, q_pairs_ + rows.first * q_stride_ * ElementBytes(DType::kBFloat16), packed, scores);
+  } else {
+    Gemm(shape, q_ + rows.first * q_stride_, packed, scores);
+  }
 }
 
 void QueryTile::AddValues(Rows rows, std::int64_t key, std::int64_t columns, bool add, bool sanitized) {

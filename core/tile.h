@@ -73,13 +73,14 @@ class QueryTile {
   const bool in_place_;
   std::int64_t live_rows_ = 0;  // of rows_, below q_len[b]
   MaskSummary mask_ = MaskSummary::kMixed;
-  Problem::KeyRange common_, any_;  // keys that all live rows, and that any of them, may see by position
-  const float* q_ = nullptr;        // [rows, d_k]
+  Problem::KeyRange common_, any_;      // keys that all live rows, and that any of them, may see by position
+  const float* q_ = nullptr;            // [rows, d_k]
+  const std::byte* q_pairs_ = nullptr;  // the same in bfloat16, where scores are made of pairs
   std::int64_t q_stride_ = 0;
   float* scores_ = nullptr;                               // [rows, 256]
   float* accumulator_ = nullptr;                          // [rows, d_v]
   float* values_ = nullptr;                               // [256, d_v], widened, or those of excluded keys cleared
-  float* packed_ = nullptr;                               // [d_k, packed_stride], unless packed ahead
+  float* packed_ = nullptr;                               // [packed_depth, packed_stride], unless packed ahead
   float* bias_ = nullptr;                                 // [256]
   float *m_ = nullptr, *l_ = nullptr, *alpha_ = nullptr;  // [rows]
 };

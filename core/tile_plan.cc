@@ -13,6 +13,8 @@ namespace attnd {
 TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q), k(validated.k), v(validated.v) {
   tile_rows = TileRows(problem);
   packs_ahead = PacksAhead(problem);
+  pairs = TakesPairs(problem);
+  packed_depth = PackedDepth(problem);
   key_tiles = CeilDiv(problem.kv_rows, kKeyTileColumns);
   packed_stride = PackedStride(problem.kv_rows);
   scale = static_cast<float>(problem.scale);
@@ -47,7 +49,7 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
   }
   wide_v = v;
   if (packs_ahead) {
-    packed_k = AlignedBuffer<float>(sequences_kv * key_tiles * packed_stride * problem.d_k);
+    packed_k = AlignedBuffer<float>(sequences_kv * key_tiles * packed_stride * packed_depth);
     if (v.dtype != DType::kFloat32) {
       const std::int64_t head = problem.kv_rows * problem.d_v;
       packed_v = AlignedBuffer<float>(sequences_kv * head);
@@ -76,6 +78,14 @@ std::int64_t TileRows(const Problem& problem) {
   return std::clamp<std::int64_t>(problem.q_rows * (problem.q_heads / problem.kv_heads), 1, rows);
 }
 
+bool TakesPairs(const Problem& problem, bool machine_has_pairs) {
+  const bool as_they_came = !problem.projection.has_value() && !problem.rotary.has_value();
+  return machine_has_pairs && as_they_came && problem.q.dtype == DType::kBFloat16 &&
+         problem.k.dtype == DType::kBFloat16 && problem.d_k % 2 == 0;
+}
+
+std::int64_t PackedDepth(const Problem& problem) { return TakesPairs(problem) ? problem.d_k / 2 : problem.d_k; }
+
 bool PacksAhead(const Problem& problem) {
   std::int64_t in_place = 0;
   while (in_place < problem.batch && InPlace(problem, in_place)) ++in_place;
@@ -85,7 +95,7 @@ bool PacksAhead(const Problem& problem) {
 }
 
 const float* TilePlan::KeyTile(std::int64_t b, std::int64_t kv_head, std::int64_t tile) const {
-  return packed_k.data() + ((b * problem.kv_heads + kv_head) * key_tiles + tile) * packed_stride * problem.d_k;
+  return packed_k.data() + ((b * problem.kv_heads + kv_head) * key_tiles + tile) * packed_stride * packed_depth;
 }
 
 namespace {
@@ -115,7 +125,9 @@ void PackKeys(const TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::i
   const std::int64_t key = tile * kKeyTileColumns;
   const std::int64_t keys = std::min(kKeyTileColumns, plan.problem.kv_len[static_cast<std::size_t>(b)] - key);
   if (keys <= 0) return;
-  PackTransposed(plan.k.dtype, plan.k.Row(b, kv_head, key), plan.k.stride[2], keys, plan.problem.d_k, packed,
+  // A pair of bfloat16 moves as one float32.
+  PackTransposed(plan.pairs ? DType::kFloat32 : plan.k.dtype, plan.k.Row(b, kv_head, key),
+                 plan.pairs ? plan.k.stride[2] / 2 : plan.k.stride[2], keys, plan.packed_depth, packed,
                  plan.packed_stride);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/buffer.h"
+#include "core/gemm.h"
 #include "core/problem.h"
 
 namespace attnd {
@@ -18,17 +19,19 @@ struct TilePlan {
   TensorView q, k, v;  // [B, H, N, d], projected and turned where that was asked
   TensorView wide_v;   // v in float32: itself, or packed_v
   std::int64_t tile_rows = 0, key_tiles = 0, packed_stride = 0;
-  bool packs_ahead = false;  // see PacksAhead
+  bool packs_ahead = false;       // see PacksAhead
+  bool pairs = false;             // see TakesPairs
+  std::int64_t packed_depth = 0;  // rows of a packed key tile: d_k, or half as many of pairs
 
-  AlignedBuffer<float> packed_k;     // [B * Hkv, key_tiles, d_k, packed_stride]: K transposed, once for all query tiles
-                                     // and heads of a group
-  AlignedBuffer<float> packed_v;     // [B * Hkv, Nk, d_v], when v came narrower than float32
-  AlignedBuffer<float> projected_q;  // [B, N, Hq, d_k], with x
-  AlignedBuffer<float> projected_k;  // [B, N, Hkv, d_k], with x
-  AlignedBuffer<float> projected_v;  // [B, N, Hkv, d_v], with x
-  AlignedBuffer<float> turned_q;     // [B, Nq, Hq, d_k], with rotary and without x
-  AlignedBuffer<float> turned_k;     // [B, Nk, Hkv, d_k], likewise
-  AlignedBuffer<float> heads_out;    // [B, Nq, Hq, d_v], with w_o
+  AlignedBuffer<float> packed_k;      // [B * Hkv, key_tiles, packed_depth, packed_stride]: K transposed, once for all
+                                      // query tiles and heads of a group
+  AlignedBuffer<float> packed_v;      // [B * Hkv, Nk, d_v], when v came narrower than float32
+  AlignedBuffer<float> projected_q;   // [B, N, Hq, d_k], with x
+  AlignedBuffer<float> projected_k;   // [B, N, Hkv, d_k], with x
+  AlignedBuffer<float> projected_v;   // [B, N, Hkv, d_v], with x
+  AlignedBuffer<float> turned_q;      // [B, Nq, Hq, d_k], with rotary and without x
+  AlignedBuffer<float> turned_k;      // [B, Nk, Hkv, d_k], likewise
+  AlignedBuffer<float> heads_out;     // [B, Nq, Hq, d_v], with w_o
   AlignedBuffer<float> row_m, row_l;  // [B * Hq * Nq], when weights are wanted: a row's final maximum and sum
 
   // Logits are scores * unit. Where nothing but the scale is between q . k and the exponential, and it is an ordinary
@@ -60,7 +63,14 @@ bool PacksAhead(const Problem& problem);
 void TurnQuery(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch);
 void TurnKey(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch);
 
-// K of key tile `tile` of one kv head -> packed [d_k, packed_stride]. Keys at kv_len[b] and beyond are not read.
+// True when q . k is made of bfloat16 pairs.
+bool TakesPairs(const Problem& problem, bool machine_has_pairs = HasPairProducts());
+
+// 4-byte elements of one packed key.
+std::int64_t PackedDepth(const Problem& problem);
+
+// K of key tile `tile` of one kv head -> packed [packed_depth, packed_stride]. Keys at kv_len[b] and beyond are not
+// read.
 void PackKeys(const TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile, float* packed);
 
 // The same ahead of all units: KeyTile, and the tile's rows of packed_v.

@@ -39,10 +39,10 @@ Workload::Workload(const Shape& shape) : shape_(shape) {
     // Unit-variance q and k from unit-variance x and weights.
     inputs.options.scale = 1.0 / (static_cast<double>(shape.d_model) * std::sqrt(static_cast<double>(shape.d)));
   } else {
-    q_ = Normal(shape.batch * shape.q_heads * shape.q_rows * shape.d, DType::kFloat32, 1);
+    q_ = Normal(shape.batch * shape.q_heads * shape.q_rows * shape.d, shape.q_dtype, 1);
     k_ = Normal(shape.batch * shape.kv_heads * shape.kv_rows * shape.d, shape.kv_dtype, 2);
     v_ = Normal(shape.batch * shape.kv_heads * shape.kv_rows * shape.d, shape.kv_dtype, 3);
-    inputs.q = InputTensor{DType::kFloat32, {shape.batch, shape.q_heads, shape.q_rows, shape.d}, q_.data()};
+    inputs.q = InputTensor{shape.q_dtype, {shape.batch, shape.q_heads, shape.q_rows, shape.d}, q_.data()};
     inputs.k = InputTensor{shape.kv_dtype, {shape.batch, shape.kv_heads, shape.kv_rows, shape.d}, k_.data()};
     inputs.v = InputTensor{shape.kv_dtype, {shape.batch, shape.kv_heads, shape.kv_rows, shape.d}, v_.data()};
   }

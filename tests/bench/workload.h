@@ -15,7 +15,7 @@ struct Shape {
   std::int64_t batch, q_heads, kv_heads, q_rows, kv_rows, d;
   bool causal = false, weights = false, mask = false, alibi = false, sinks = false, softcap = false;
   std::optional<std::int64_t> window_left = {};
-  DType kv_dtype = DType::kFloat32;
+  DType q_dtype = DType::kFloat32, kv_dtype = DType::kFloat32;
   std::optional<double> scale = {};
   std::vector<std::int64_t> lengths = {};  // kv_len of each sequence, and q_len where there is more than one query
   std::int64_t d_model = 0;                // not 0: q, k and v are projected from x [B, Nq, d_model]

@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "core/tensor.h"
+
 namespace attnd {
 namespace {
 
@@ -49,6 +51,56 @@ TEST(GemmTest, MatchesFloat64AndWritesNothingElse) {
       }
     }
   }
+}
+
+std::vector<std::byte> Bfloat16(const std::vector<float>& values) {
+  std::vector<std::byte> stored(values.size() * 2);
+  for (std::size_t n = 0; n < values.size(); ++n) StoreFromDouble(DType::kBFloat16, values[n], stored.data() + 2 * n);
+  return stored;
+}
+
+// On a machine without such kernels it is the plain loop that has to be right.
+TEST(GemmTest, PairsMatchFloat64AndWriteNothingElse) {
+  constexpr float kGuard = 12345;
+  for (const std::int64_t m : {1, 3, 17}) {
+    for (const std::int64_t n : {1, 5, 33, 256, 520}) {
+      for (const std::int64_t k : {2, 6, 64, 514, 1030}) {
+        const std::int64_t lda = k + 4, ldb = n + 5, ldc = n + 2;
+        const std::vector<std::byte> a = Bfloat16(Normal(m * lda, 1)), b = Bfloat16(Normal(k * ldb, 2));
+        const auto at = [](const std::vector<std::byte>& values, std::int64_t index) {
+          return LoadAsDouble(DType::kBFloat16, values.data() + 2 * index);
+        };
+        std::vector<float> pairs(static_cast<std::size_t>(k / 2 * ldb));
+        std::memcpy(pairs.data(), b.data(), pairs.size() * sizeof(float));
+        std::vector<float> c(static_cast<std::size_t>(m * ldc), kGuard);
+        GemmPairs({m, n, k, lda, ldb, ldc, false, true}, a.data(), pairs.data(), c.data());
+        for (std::int64_t row = 0; row < m; ++row) {
+          for (std::int64_t column = 0; column < ldc; ++column) {
+            const float got = c[static_cast<std::size_t>(row * ldc + column)];
+            if (column >= n) {
+              ASSERT_EQ(got, kGuard);
+              continue;
+            }
+            double want = 0, magnitude = 0;
+            for (std::int64_t depth = 0; depth < k; ++depth) {
+              const double term = at(a, row * lda + depth) * at(b, 2 * (depth / 2 * ldb + column) + depth % 2);
+              want += term;
+              magnitude += std::abs(term);
+            }
+            ASSERT_NEAR(got, want, magnitude * static_cast<double>(k + 1) * 0x1p-24) << m << " " << n << " " << k;
+          }
+        }
+      }
+    }
+  }
+}
+
+// By the numbers that oneDNN's documentation gives its instruction sets.
+TEST(GemmTest, PairsAreTakenFromAvx512WithBfloat16On) {
+  constexpr unsigned kAvx2 = 0x7, kAvx2Vnni2 = 0x1f, kAvx512 = 0x27, kAvx512Vnni = 0x67;
+  for (const unsigned narrow : {kAvx2, kAvx2Vnni2, kAvx512, kAvx512Vnni}) EXPECT_FALSE(HasPairProducts(narrow));
+  constexpr unsigned kAvx512Bf16 = 0xe7, kAvx512Fp16 = 0x1ef, kAmx = 0xfef, kAmxFp16 = 0x1fef;
+  for (const unsigned wide : {kAvx512Bf16, kAvx512Fp16, kAmx, kAmxFp16}) EXPECT_TRUE(HasPairProducts(wide));
 }
 
 // Tiles may be cut anywhere because of this.
