@@ -8,6 +8,7 @@
 #include <random>
 
 #include "absl/time/clock.h"
+#include "core/cost.h"
 
 namespace attnd::bench {
 namespace {
@@ -84,6 +85,11 @@ double Workload::flops() const {
 double Workload::projection_flops() const {
   return 2.0 * static_cast<double>(shape_.batch * shape_.q_rows * shape_.d_model) *
          static_cast<double>((shape_.q_heads + 2 * shape_.kv_heads) * shape_.d);
+}
+
+double Workload::packed_k_bytes() const {
+  const absl::StatusOr<Cost> cost = EstimateCost(*problem_, /*layers=*/1);
+  return cost.ok() ? static_cast<double>(cost->packed_k_bytes) : 0;
 }
 
 double Workload::kv_bytes() const {

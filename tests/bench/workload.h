@@ -30,6 +30,8 @@ class Workload {
   // 4 B H Nq Nk d; half when causal, as the field counts. Without projections.
   double flops() const;
   double projection_flops() const;
+  // Of K packed ahead of all units.
+  double packed_k_bytes() const;
   // Of K and V that lengths leave.
   double kv_bytes() const;
 
