@@ -1,0 +1,90 @@
+// Sizes around every power of two at which a vector or a tile may end, each output against the float64 reference.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+#include "tests/core/compare.h"
+#include "tests/core/random_problem.h"
+
+namespace attnd {
+namespace {
+
+constexpr std::int64_t kEdges[] = {1,  7,  8,  9,   15,  16,  17,  31,  32,  33,  63,
+                                   64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513};
+
+// Each way that K and V are met: packed or in place (by q_len), in each float type.
+void ExpectLikeReference(const Shape& s, DType dtype = DType::kFloat32, bool causal = false) {
+  SCOPED_TRACE(std::to_string(s.q_rows) + " rows, " + std::to_string(s.kv_rows) + " keys, widths " +
+               std::to_string(s.d_k) + " and " + std::to_string(s.d_v) + (causal ? ", causal, " : ", ") +
+               std::string(Name(dtype)));
+  std::mt19937 generator(static_cast<std::uint32_t>(s.q_rows + s.kv_rows * 1000 + s.d_k * 7 + s.d_v * 13));
+  TensorStore store;
+  ProblemInputs inputs = RandomInputs(s, store, generator, dtype);
+  inputs.options.causal = causal;
+  inputs.options.output_dtype = DType::kFloat32;
+  EXPECT_EQ(DifferenceFromReference(WithEveryOutput(inputs)), "");
+}
+
+TEST(AttentionEdgesTest, EveryNumberOfRows) {
+  for (const std::int64_t rows : kEdges) {
+    ExpectLikeReference({1, 2, 1, rows, 19, 6, 5});
+    ExpectLikeReference({1, 2, 1, rows, 19, 6, 5}, DType::kBFloat16, /*causal=*/true);
+  }
+}
+
+TEST(AttentionEdgesTest, EveryNumberOfKeys) {
+  for (const std::int64_t keys : kEdges) {
+    for (const std::int64_t rows : {1, 4, 6}) {  // up to four rows read K and V in place
+      ExpectLikeReference({1, 2, 1, rows, keys, 6, 5});
+      ExpectLikeReference({1, 2, 1, rows, keys, 6, 5}, DType::kFloat16, /*causal=*/true);
+      ExpectLikeReference({1, 2, 1, rows, keys, 6, 5}, DType::kBFloat16);
+    }
+  }
+}
+
+TEST(AttentionEdgesTest, EveryWidthOfKeysAndValues) {
+  for (const std::int64_t width : kEdges) {
+    for (const std::int64_t rows : {1, 3, 6}) {
+      for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+        ExpectLikeReference({1, 1, 1, rows, 21, width, 5}, dtype);
+        ExpectLikeReference({1, 1, 1, rows, 21, 6, width}, dtype);
+      }
+    }
+  }
+}
+
+// Steps of 5 and 9 are prime to the 22 edges: each number of rows meets two of keys, and no two the same ones.
+TEST(AttentionEdgesTest, RowsByKeys) {
+  constexpr std::size_t kCount = std::size(kEdges);
+  for (std::size_t n = 0; n < kCount; ++n) {
+    ExpectLikeReference({1, 1, 1, kEdges[n], kEdges[n * 5 % kCount], 5, 3}, DType::kFloat32, n % 2 == 0);
+    ExpectLikeReference({1, 1, 1, kEdges[n], kEdges[n * 9 % kCount], 5, 3}, DType::kBFloat16, n % 2 != 0);
+  }
+  for (const bool causal : {false, true}) {  // both just at, before and beyond several tiles
+    for (const std::int64_t rows : {127, 128, 129}) {
+      for (const std::int64_t keys : {255, 256, 257, 513}) {
+        ExpectLikeReference({1, 1, 1, rows, keys, 5, 3}, DType::kFloat32, causal);
+      }
+    }
+  }
+}
+
+TEST(AttentionEdgesTest, WidthsByWidths) {
+  constexpr std::size_t kCount = std::size(kEdges);
+  for (std::size_t n = 0; n < kCount; ++n) {
+    for (const std::int64_t rows : {2, 9}) {
+      ExpectLikeReference({1, 1, 1, rows, 12, kEdges[n], kEdges[n * 5 % kCount]}, DType::kFloat32, n % 2 == 0);
+      ExpectLikeReference({1, 1, 1, rows, 12, kEdges[n], kEdges[n * 9 % kCount]}, DType::kFloat16, n % 2 != 0);
+    }
+  }
+}
+
+// Wider than the products' own blocks, and more keys and rows than two tiles with heads that are grouped.
+TEST(AttentionEdgesTest, BeyondTheEdges) {
+  for (const std::int64_t rows : {3, 33}) ExpectLikeReference({1, 1, 1, rows, 70, 1100, 1099});
+  ExpectLikeReference({2, 4, 2, 140, 530, 17, 33}, DType::kFloat32, /*causal=*/true);
+}
+
+}  // namespace
+}  // namespace attnd
