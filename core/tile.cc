@@ -42,11 +42,19 @@ std::int64_t AlignedKey(std::int64_t key) { return key / kSoftmaxColumnsStep * k
 std::int64_t PaddedColumns(std::int64_t columns) { return CeilDiv(columns, kSoftmaxColumnsStep) * kSoftmaxColumnsStep; }
 
 // What the constructor carves, in its order.
-std::array<std::int64_t, 9> PieceFloats(const Problem& problem) {
+std::array<std::int64_t, 10> PieceFloats(const Problem& problem) {
   const std::int64_t rows = TileRows(problem), keys = std::min(kKeyTileColumns, problem.kv_rows);
   const std::int64_t packed = PacksAhead(problem) ? 0 : PackedDepth(problem) * PackedStride(problem.kv_rows);
-  return {
-      rows * problem.d_k, rows * kTileStride, rows * problem.d_v, keys * problem.d_v, packed, keys, rows, rows, rows};
+  return {rows * problem.d_k,
+          rows * kTileStride,
+          rows * problem.d_v,
+          rows * problem.d_v,
+          keys * problem.d_v,
+          packed,
+          keys,
+          rows,
+          rows,
+          rows};
 }
 
 bool AnyNonFinite(const float* values, std::int64_t count) {
@@ -74,10 +82,11 @@ QueryTile::QueryTile(TilePlan& plan, Scratch& scratch, std::int64_t b, std::int6
       in_place_(InPlace(plan.problem, b)),
       live_rows_(std::clamp<std::int64_t>(plan.problem.q_len[static_cast<std::size_t>(b)] - first_row, 0, rows)) {
   Carver carver(scratch.Reserve(ScratchBytes(problem_)));
-  const std::array<std::int64_t, 9> floats = PieceFloats(problem_);
+  const std::array<std::int64_t, 10> floats = PieceFloats(problem_);
   float* gathered_q = nullptr;
   std::size_t piece = 0;
-  for (float** const place : {&gathered_q, &scores_, &accumulator_, &values_, &packed_, &bias_, &m_, &l_, &alpha_}) {
+  for (float** const place :
+       {&gathered_q, &scores_, &accumulator_, &tile_sums_, &values_, &packed_, &bias_, &m_, &l_, &alpha_}) {
     *place = carver.Take(floats[piece++]);
   }
   if (live_rows_ == 0) return;
@@ -140,8 +149,12 @@ void QueryTile::AddValues(Rows rows, std::int64_t key, std::int64_t columns, boo
   const float* const scores = scores_ + rows.first * kTileStride;
   float* const accumulator = accumulator_ + rows.first * problem_.d_v;
   if (in_place_) {
-    if (!add) std::fill_n(accumulator, rows.count * problem_.d_v, 0.0F);
-    AddWeightedInPlace(values, scores, kTileStride, rows.count, accumulator);
+    // A tile is summed by itself and then added, as brgemm does: one sum over all keys would round once a key.
+    const std::int64_t count = rows.count * problem_.d_v;
+    float* const sums = add ? tile_sums_ : accumulator;
+    std::fill_n(sums, count, 0.0F);
+    AddWeightedInPlace(values, scores, kTileStride, rows.count, sums);
+    for (std::int64_t n = 0; add && n < count; ++n) accumulator[n] += sums[n];
     return;
   }
   Gemm({rows.count, problem_.d_v, columns, kTileStride, values.stride, problem_.d_v, add}, scores,

@@ -77,11 +77,12 @@ class QueryTile {
   const float* q_ = nullptr;            // [rows, d_k]
   const std::byte* q_pairs_ = nullptr;  // the same in bfloat16, where scores are made of pairs
   std::int64_t q_stride_ = 0;
-  float* scores_ = nullptr;                               // [rows, 256]
-  float* accumulator_ = nullptr;                          // [rows, d_v]
-  float* values_ = nullptr;                               // [256, d_v], widened, or those of excluded keys cleared
-  float* packed_ = nullptr;                               // [packed_depth, packed_stride], unless packed ahead
-  float* bias_ = nullptr;                                 // [256]
+  float* scores_ = nullptr;       // [rows, 256]
+  float* accumulator_ = nullptr;  // [rows, d_v]
+  float* tile_sums_ = nullptr;    // [rows, d_v], what one key tile adds where V is read in place
+  float* values_ = nullptr;       // [256, d_v], widened, or those of excluded keys cleared
+  float* packed_ = nullptr;       // [packed_depth, packed_stride], unless packed ahead
+  float* bias_ = nullptr;         // [256]
   float *m_ = nullptr, *l_ = nullptr, *alpha_ = nullptr;  // [rows]
 };
 

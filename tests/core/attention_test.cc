@@ -56,6 +56,28 @@ TEST(AttentionTest, MatchesReferenceForHalfWidths) {
   }
 }
 
+// Values of one sign, whose roundings do not cancel: equal weights make the output their mean.
+TEST(AttentionTest, LongSumsKeepTheBound) {
+  std::mt19937 generator(15);
+  const std::int64_t keys = 60000, width = 8;
+  std::vector<double> values(static_cast<std::size_t>(keys * width)), means(static_cast<std::size_t>(width));
+  for (double& value : values) value = static_cast<float>(std::uniform_real_distribution<double>(0, 1)(generator));
+  for (std::size_t n = 0; n < values.size(); ++n) means[n % means.size()] += values[n] / static_cast<double>(keys);
+  for (const std::int64_t rows : {1, 4, 5}) {  // in place up to four
+    TensorStore store;
+    ProblemInputs inputs;
+    inputs.q = store.Filled({1, 1, rows, 1}, 0, DType::kFloat32);
+    inputs.k = store.Filled({1, 1, keys, 1}, 1, DType::kFloat32);
+    inputs.v = store.Floats({1, 1, keys, width}, values, DType::kFloat32);
+    const DenseAnswer answer = Bytes(inputs);
+    for (std::int64_t n = 0; n < rows * width; ++n) {
+      EXPECT_NEAR(At(answer, OutputKind::kOutput, DType::kFloat32, n), means[static_cast<std::size_t>(n % width)],
+                  8 * 0x1p-24 * 4)
+          << rows << " rows, element " << n;
+    }
+  }
+}
+
 // Excluded keys and values may hold anything; the bytes are those of an answer where they held ordinary numbers.
 TEST(AttentionTest, ExcludedKeysNeverMatter) {
   std::mt19937 generator(6);
