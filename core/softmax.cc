@@ -87,6 +87,15 @@ HWY_INLINE hn::Vec<D> TanhOf(D d, const Exp2<D>& exp_twice, hn::Vec<D> x) {
   return hn::IfThenElse(hn::Lt(size, hn::Set(d, 0.625F)), near_zero, far);
 }
 
+template <class D>
+HWY_INLINE hn::Vec<D> SoftCapOf(D d, const Exp2<D>& exp_twice, hn::Vec<D> score, float cap) {
+  // A reciprocal would be another rounding of small scores, and may not exist for a tiny cap.
+  const auto x = hn::Div(score, hn::Set(d, cap));
+  const auto capped = hn::Mul(hn::Set(d, cap), TanhOf(d, exp_twice, x));
+  // So near 0 tanh(x) is x, and x may have been flushed to 0 by a huge cap.
+  return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, 0x1p-13F)), score, capped);
+}
+
 void SoftCapRow(float* scores, float cap, std::int64_t columns) {
   constexpr float kTwiceLog2E = 2.0F * 1.44269504F;
   const Floats d;
@@ -94,13 +103,11 @@ void SoftCapRow(float* scores, float cap, std::int64_t columns) {
   const Exp2<Floats> exp_twice(d, kTwiceLog2E);
   const Exp2<One> exp_twice1(d1, kTwiceLog2E);
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  // A reciprocal would be another rounding of small scores, and may not exist for a tiny cap.
   std::int64_t j = 0;
   for (; j + lanes <= columns; j += lanes) {
-    const auto x = hn::Div(hn::LoadU(d, scores + j), hn::Set(d, cap));
-    hn::StoreU(hn::Mul(hn::Set(d, cap), TanhOf(d, exp_twice, x)), d, scores + j);
+    hn::StoreU(SoftCapOf(d, exp_twice, hn::LoadU(d, scores + j), cap), d, scores + j);
   }
-  for (; j < columns; ++j) scores[j] = cap * hn::GetLane(TanhOf(d1, exp_twice1, hn::Set(d1, scores[j] / cap)));
+  for (; j < columns; ++j) scores[j] = hn::GetLane(SoftCapOf(d1, exp_twice1, hn::Set(d1, scores[j]), cap));
 }
 
 void AddDistanceBias(float* scores, float slope, float position, std::int64_t columns) {

@@ -217,7 +217,7 @@ void QueryTile::Exclude(float* scores, std::int64_t row, std::int64_t key, std::
 void QueryTile::StepsTo(OutputKind step, float* scores, std::int64_t row, std::int64_t key, std::int64_t columns) {
   if (step >= OutputKind::kScoresScaled) ScaleRow(scores, plan_.scale, columns);
   if (step >= OutputKind::kScoresCapped && problem_.softcap.has_value()) {
-    SoftCapRow(scores, static_cast<float>(*problem_.softcap), columns);
+    SoftCapRow(scores, plan_.softcap, columns);
   }
   if (step >= OutputKind::kScoresBiased) {
     if (!problem_.alibi_slopes.empty()) {

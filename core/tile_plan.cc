@@ -1,6 +1,7 @@
 #include "core/tile_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <numbers>
 
 #include "core/checked.h"
@@ -21,6 +22,8 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
   // Outside of this range log2(e) * scale or its reciprocal would leave the normal numbers.
   folded = !problem.bias.has_value() && !problem.softcap.has_value() && problem.alibi_slopes.empty() &&
            problem.sinks.empty() && scale > 1e-30F && scale < 1e30F;
+  constexpr double kCapMin = std::numeric_limits<float>::min(), kCapMax = std::numeric_limits<float>::max();
+  softcap = static_cast<float>(std::clamp(problem.softcap.value_or(kCapMax), kCapMin, kCapMax));
   unit = folded ? scale : 1.0F;
   exp2_factor = std::numbers::log2e_v<float> * unit;
 

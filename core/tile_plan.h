@@ -39,6 +39,7 @@ struct TilePlan {
   // first (unit = 1).
   bool folded = false;
   float scale = 0, unit = 0, exp2_factor = 0;
+  float softcap = 0;  // as near to the problem's as float32 comes; one beyond its numbers changes no score it can hold
 
   std::atomic<std::int64_t> nonfinite_rows{0};
 

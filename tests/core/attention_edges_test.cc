@@ -10,7 +10,7 @@
 namespace attnd {
 namespace {
 
-constexpr std::int64_t kEdges[] = {1,  7,  8,  9,   15,  16,  17,  31,  32,  33,  63,
+constexpr std::int64_t kEdges[] = {1,  7,  8,   9,   15,  16,  17,  31,  32,  33,  63,
                                    64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513};
 
 // Each way that K and V are met: packed or in place (by q_len), in each float type.

@@ -69,7 +69,9 @@ class Sizes {
       if (!Allowed(p_, b, h, i, j)) continue;
       row.allowed[key] = row.any_allowed = true;
       row.value = std::max(row.value, values_[key]);
-      const double dot = DotSize(q, keys_[key]), scaled = std::abs(p_.scale) * dot;
+      const double dot = DotSize(q, keys_[key]);
+      double scaled = std::abs(p_.scale) * dot;
+      if (p_.softcap && std::isinf(scaled)) scaled = *p_.softcap;  // what an infinite score becomes
       const double logit = scaled + Additions(b, h, i, j);
       if (std::isfinite(dot)) row.dot = std::max(row.dot, dot);
       if (std::isfinite(scaled)) row.scaled = std::max(row.scaled, scaled);
@@ -134,7 +136,8 @@ double Largest(DType dtype) { return dtype == DType::kFloat16 ? 65504 : kFloatMa
 // An answer beside the truth, which may have come in another layout.
 class Comparison {
  public:
-  Comparison(const Answered& got, const Answered& want) : got_(got), want_(want), p_(got.problem), sizes_(want.problem) {}
+  Comparison(const Answered& got, const Answered& want)
+      : got_(got), want_(want), p_(got.problem), sizes_(want.problem) {}
 
   std::string FirstDifference() {
     for (std::int64_t b = 0; b < p_.batch; ++b) {
@@ -169,8 +172,9 @@ class Comparison {
   using OutputRow = std::vector<OutputElement>;  // [d_out]
 
   void Differ(OutputKind kind, std::int64_t column, double got, double want, double bound) {
-    difference_ = absl::StrCat(std::string(Name(kind)), " at b ", place_.b, " h ", place_.h, " i ", place_.i, " column ", column,
-                               ": got ", got, ", want ", want, ", off by ", got - want, " of ", bound);
+    difference_ =
+        absl::StrCat(std::string(Name(kind)), " at b ", place_.b, " h ", place_.h, " i ", place_.i, " column ", column,
+                     ": got ", got, ", want ", want, ", off by ", got - want, " of ", bound);
   }
 
   double Got(OutputKind kind, std::int64_t column) const {
@@ -225,8 +229,8 @@ class Comparison {
   void CompareOutputElement(std::int64_t column, double want, double bound) {
     const double got = Got(OutputKind::kOutput, column);
     const double all = bound + Rounding(p_.output_dtype, std::abs(want) + bound);
-    const bool overflows = std::isinf(got) && std::signbit(got) == std::signbit(want) &&
-                           std::abs(want) + all >= Largest(p_.output_dtype);
+    const bool overflows =
+        std::isinf(got) && std::signbit(got) == std::signbit(want) && std::abs(want) + all >= Largest(p_.output_dtype);
     const bool same = std::isfinite(want) ? std::abs(got - want) <= all || overflows
                                           : std::isnan(got) || (std::isinf(got) && !std::isnan(want));
     if (!same) Differ(OutputKind::kOutput, column, got, want, all);
@@ -258,9 +262,9 @@ class Comparison {
         continue;
       }
       const OutputElement& element = out[static_cast<std::size_t>(n)];
-      const double bias = linear.bias == nullptr ? 0
-                                                 : LoadAsDouble(*linear.bias_dtype,
-                                                                linear.bias + n * ElementBytes(*linear.bias_dtype));
+      const double bias = linear.bias == nullptr
+                              ? 0
+                              : LoadAsDouble(*linear.bias_dtype, linear.bias + n * ElementBytes(*linear.bias_dtype));
       CompareOutputElement(
           n, element.value + bias,
           element.bound + kUnit * static_cast<double>(linear.in + 1) * (element.size + std::abs(bias)) + kTiny);
@@ -316,10 +320,10 @@ ProblemInputs InnerInputs(const ProblemInputs& inputs, const Answered& tiled) {
 // Sum |x||w| + |b| of one projected value.
 double ProjectedSize(const Projection& projection, const Linear& linear, std::int64_t b, std::int64_t n,
                      std::int64_t column) {
-  double size = linear.bias == nullptr
-                    ? 0
-                    : std::abs(LoadAsDouble(*linear.bias_dtype,
-                                            linear.bias + column * ElementBytes(*linear.bias_dtype)));
+  double size =
+      linear.bias == nullptr
+          ? 0
+          : std::abs(LoadAsDouble(*linear.bias_dtype, linear.bias + column * ElementBytes(*linear.bias_dtype)));
   const std::byte* const x = projection.x.Row(b, 0, n);
   for (std::int64_t t = 0; t < linear.in; ++t) {
     const std::int64_t index = linear.transposed ? column * linear.in + t : t * linear.out + column;
@@ -343,8 +347,8 @@ std::string DifferenceOfProjected(const Answered& got, const Answered& want) {
             const double size = ProjectedSize(projection, *linear, b, n, h * columns + c);
             const double bound = kUnit * static_cast<double>(projection.d_model + 1) * size + kTiny;
             if (std::isnan(right) ? std::isnan(value) : value == right || std::abs(value - right) <= bound) continue;
-            return absl::StrCat(std::string(Name(kind)), " at b ", b, " h ", h, " n ", n, " column ", c, ": got ", value, ", want ",
-                                right, " within ", bound);
+            return absl::StrCat(std::string(Name(kind)), " at b ", b, " h ", h, " n ", n, " column ", c, ": got ",
+                                value, ", want ", right, " within ", bound);
           }
         }
       }
@@ -360,8 +364,8 @@ double Answered::At(OutputKind kind, std::int64_t b, std::int64_t h, std::int64_
   const bool rows_first = kind == OutputKind::kOutput && problem.layout == Layout::kBNHD;
   const std::int64_t line = rows_first ? (b * rows + row) * heads + h : (b * heads + h) * rows + row;
   const DType dtype = problem.OutputDType(kind);
-  return LoadAsDouble(dtype, answer.tensors[static_cast<std::size_t>(kind)].data() +
-                                 (line * columns + column) * ElementBytes(dtype));
+  return LoadAsDouble(
+      dtype, answer.tensors[static_cast<std::size_t>(kind)].data() + (line * columns + column) * ElementBytes(dtype));
 }
 
 Executor& Pool() {

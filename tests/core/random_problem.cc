@@ -129,7 +129,7 @@ class Builder {
     if (Chance(pick_, 4)) options.window_left = pick_(0, shape_.kv_rows + 3);
     if (Chance(pick_, 4)) options.window_right = pick_(0, shape_.kv_rows + 3);
     if (Chance(pick_, 3)) options.scale = OneOf(pick_, {1.0, 0.0, -0.7, 2.5, 1e-35, 200.0, 20000.0, 1e30});
-    if (Chance(pick_, 4)) options.softcap = OneOf(pick_, {3.0, 0.5, 50.0});
+    if (Chance(pick_, 4)) options.softcap = OneOf(pick_, {3.0, 0.5, 50.0, 3e38, 1e-30, 1e39, 1e-39});
     const bool slopes = Chance(pick_, 4), sinks = Chance(pick_, 4);
     for (std::int64_t h = 0; h < shape_.q_heads; ++h) {
       if (slopes) options.alibi_slopes.push_back(0.25F * static_cast<float>(pick_(0, 4) - 1));
@@ -140,9 +140,8 @@ class Builder {
   }
 
   void AddOutputs(std::vector<OutputKind>& outputs) {
-    for (const OutputKind kind :
-         {OutputKind::kWeights, OutputKind::kLse, OutputKind::kScoresDot, OutputKind::kScoresScaled,
-          OutputKind::kScoresCapped, OutputKind::kScoresBiased}) {
+    for (const OutputKind kind : {OutputKind::kWeights, OutputKind::kLse, OutputKind::kScoresDot,
+                                  OutputKind::kScoresScaled, OutputKind::kScoresCapped, OutputKind::kScoresBiased}) {
       if (Chance(pick_, 2)) outputs.push_back(kind);
     }
   }

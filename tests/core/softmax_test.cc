@@ -43,8 +43,8 @@ TEST(SoftmaxTest, ExponentialsEdges) {
 }
 
 TEST(SoftmaxTest, SoftCapIsCloseEverywhere) {
-  for (const float cap : {0.5F, 1.0F, 50.0F, 1e-30F}) {
-    std::vector<float> scores = {0.0F, -0.0F, kInfinity, -kInfinity, kNan, 3e38F};
+  for (const float cap : {0.5F, 1.0F, 50.0F, 1e-30F, 3e38F}) {
+    std::vector<float> scores = {0.0F, -0.0F, kInfinity, -kInfinity, kNan, 3e38F, 0.85F, -1e-30F};
     for (double x = 1e-6; x < 20; x *= 1.01) {
       scores.push_back(static_cast<float>(x) * cap);
       scores.push_back(static_cast<float>(-x) * cap);
