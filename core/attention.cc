@@ -229,8 +229,15 @@ void AddProjectOut(Run* run, Take take) {
        });
 }
 
-void StoreDoubles(DType dtype, const double* source, std::int64_t count, std::byte* target) {
-  for (std::int64_t i = 0; i < count; ++i) StoreFromDouble(dtype, source[i], target + i * ElementBytes(dtype));
+// True when every stored element is finite.
+bool StoreDoubles(DType dtype, const double* source, std::int64_t count, std::byte* target) {
+  bool finite = true;
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::byte* const element = target + i * ElementBytes(dtype);
+    StoreFromDouble(dtype, source[i], element);
+    finite = finite && std::isfinite(LoadAsDouble(dtype, element));
+  }
+  return finite;
 }
 
 // One row of reference mode, its output and whatever else is wanted.
@@ -261,14 +268,16 @@ void ReferenceUnit(Run& run, const Place& place, WorkerContext& context) {
     for (const auto& [block, span] : open) run.sink.Drop(block, span);
     return;
   }
+  bool finite = true;
   if (problem.d_out > 0) {
+    finite = std::all_of(output.begin(), output.end(), [](double value) { return std::isfinite(value); });
     std::copy(output.begin(), output.end(),
               run.reference_heads.data() + ((place.b * problem.q_rows + i) * problem.q_heads + place.h) * problem.d_v);
   } else {
-    StoreDoubles(problem.output_dtype, output.data(), problem.d_v,
-                 open_row(OutputKind::kOutput, problem.output_dtype, problem.d_v));
+    finite = StoreDoubles(problem.output_dtype, output.data(), problem.d_v,
+                          open_row(OutputKind::kOutput, problem.output_dtype, problem.d_v));
   }
-  run.nonfinite_rows += std::any_of(output.begin(), output.end(), [](double value) { return !std::isfinite(value); });
+  run.nonfinite_rows += !finite;
   if (problem.Wants(OutputKind::kLse))
     StoreDoubles(DType::kFloat64, &lse, 1, open_row(OutputKind::kLse, DType::kFloat64, 1));
   for (const auto& [block, span] : open) run.sink.Close(block, span);

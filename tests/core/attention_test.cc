@@ -155,6 +155,21 @@ TEST(AttentionTest, NonFiniteValuesPropagateAsTheContractSays) {
   ExpectLikeReference(all);
 }
 
+// What overflows only in the reply's dtype is not finite in the reply.
+TEST(AttentionTest, RowsThatOverflowTheirDTypeAreCounted) {
+  TensorStore store;
+  ProblemInputs inputs;
+  inputs.q = inputs.k = store.Filled({1, 1, 2, 1}, 0, DType::kFloat32);
+  inputs.v = store.Filled({1, 1, 2, 2}, 1e5, DType::kFloat32);
+  inputs.options.output_dtype = DType::kFloat16;
+  for (const bool reference : {false, true}) {
+    inputs.options.reference = reference;
+    const DenseAnswer answer = Bytes(inputs);
+    EXPECT_EQ(At(answer, OutputKind::kOutput, DType::kFloat16, 3), kInfinity);
+    EXPECT_EQ(answer.nonfinite_rows, 2) << reference;
+  }
+}
+
 TEST(AttentionTest, BytesDoNotDependOnThreadsBatchMatesOrWantedOutputs) {
   std::mt19937 generator(8);
   const Shape s{3, 4, 2, 200, 330, 40, 24};
