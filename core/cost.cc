@@ -75,8 +75,7 @@ void CountMemory(const Problem& problem, const TokenWidths& widths, Counter& cou
     constexpr std::int64_t kBytes = ElementBytes(DType::kFloat32);
     const std::int64_t padded_keys = CeilDiv(problem.kv_rows, kKeyTileColumns) * PackedStride(problem.kv_rows);
     if (PacksAhead(problem)) cost.packed_k_bytes = counter.Product({b, hkv, padded_keys, PackedDepth(problem), kBytes});
-    if (PacksAhead(problem) && problem.v.dtype != DType::kFloat32)
-      cost.packed_v_bytes = counter.Product({b, problem.kv_rows, widths.v, kBytes});
+    if (PacksValuesAhead(problem)) cost.packed_v_bytes = counter.Product({b, problem.kv_rows, widths.v, kBytes});
     if (problem.projection) {
       const std::int64_t width =
           counter.Sum({widths.q, widths.k, widths.v, problem.projection->o ? widths.attended : 0});

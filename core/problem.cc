@@ -68,6 +68,34 @@ absl::Status CheckReplySize(const Problem& problem) {
   return absl::OkStatus();
 }
 
+absl::Status CheckMaskBytes(const std::byte* bytes, std::int64_t count) {
+  std::int64_t index = 0;
+  for (; index + 8 <= count; index += 8) {
+    std::uint64_t eight;
+    std::memcpy(&eight, bytes + index, sizeof(eight));
+    if ((eight & 0xFEFEFEFEFEFEFEFE) != 0) break;
+  }
+  for (; index < count; ++index) {
+    const int value = static_cast<int>(bytes[index]);
+    if (value > 1) return Refuse("options.mask", "byte ", value, " at index ", index, ", expected 0 or 1");
+  }
+  return absl::OkStatus();
+}
+
+// Entries that no key below kv_len needs may be anything.
+absl::Status CheckPageTable(const Pages& pages, const std::vector<std::int64_t>& kv_len) {
+  for (std::size_t b = 0; b < kv_len.size(); ++b) {
+    const std::int64_t first = static_cast<std::int64_t>(b) * pages.per_sequence;
+    for (std::int64_t t = 0; t < CeilDiv(kv_len[b], pages.rows); ++t) {
+      const std::int64_t page = LoadInt64(pages.table, first + t);
+      if (page >= 0 && page < pages.count) continue;
+      return Refuse("options.page_table", "entry [", b, ",", t, "] is ", page, ", expected 0 to ", pages.count - 1,
+                    " (k has ", pages.count, " pages)");
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string_view Name(OutputKind kind) {
@@ -97,18 +125,8 @@ absl::StatusOr<Problem> Problem::Create(const ProblemInputs& inputs, const Probl
 }
 
 absl::Status Problem::CheckContents() const {
-  if (!mask) return absl::OkStatus();
-  const std::byte* bytes = mask->data;
-  std::int64_t index = 0;
-  for (; index + 8 <= mask_elements; index += 8) {
-    std::uint64_t eight;
-    std::memcpy(&eight, bytes + index, sizeof(eight));
-    if ((eight & 0xFEFEFEFEFEFEFEFE) != 0) break;
-  }
-  for (; index < mask_elements; ++index) {
-    const int value = static_cast<int>(bytes[index]);
-    if (value > 1) return Refuse("options.mask", "byte ", value, " at index ", index, ", expected 0 or 1");
-  }
+  if (mask) ATTND_RETURN_IF_ERROR(CheckMaskBytes(mask->data, mask_elements));
+  if (k.paged()) ATTND_RETURN_IF_ERROR(CheckPageTable(k.pages, kv_len));
   return absl::OkStatus();
 }
 

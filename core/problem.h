@@ -2,12 +2,14 @@
 //
 // `Problem::Create` is the only place that decides whether a problem means anything. It needs shapes, not data: a
 // tensor's `data` may be null until its bytes are there, and the problem can then be created a second time with
-// pointers. What depends on contents (mask bytes, positions) is checked by `CheckContents`. Thread rule: a Problem
-// never changes after Create; any number of threads may read it. It owns no tensor bytes.
+// pointers. What depends on contents (mask bytes, page tables) is checked by `CheckContents`; a page table that it has
+// not passed must not be computed with. Thread rule: a Problem never changes after Create; any number of threads may
+// read it. It owns no tensor bytes.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -25,6 +27,9 @@ struct InputTensor {
   DType dtype = DType::kFloat32;
   std::vector<std::int64_t> shape;
   const std::byte* data = nullptr;
+  // Instead of data, for k and v with options.page_table: the address of each of the shape[0] pages, of shape[1..3]
+  // elements; null where no key below kv_len needs the page.
+  std::vector<const std::byte*> pages{};
 };
 
 struct ProjectionInputs {
@@ -55,6 +60,9 @@ struct OptionInputs {
   Layout layout = Layout::kBHND;
   std::optional<DType> output_dtype;
   bool reference = false;
+  // [B, T] int64: k and v are P pages of R rows, [P, Hkv, R, d] or by layout [P, R, Hkv, d], and key j of sequence b is
+  // row j % R of page page_table[b, j / R]. Nk = T * R.
+  std::optional<InputTensor> page_table;
 };
 
 // Field names in errors are the wire's: "k", "options.kv_len", "projection.w_q".
@@ -103,7 +111,8 @@ class Problem {
   // INVALID_ARGUMENT names the field, what came and what was expected; RESOURCE_EXHAUSTED names a flag of `limits`.
   static absl::StatusOr<Problem> Create(const ProblemInputs& inputs, const ProblemLimits& limits);
 
-  // Mask bytes are 0 or 1. Needs every data pointer set. INVALID_ARGUMENT.
+  // Mask bytes are 0 or 1; page table entries that a key below kv_len needs are pages. Needs every data pointer set.
+  // INVALID_ARGUMENT.
   absl::Status CheckContents() const;
 
   bool Wants(OutputKind kind) const { return wanted[static_cast<int>(kind)]; }
@@ -126,7 +135,7 @@ class Problem {
   std::int64_t d_k = 0, d_v = 0;
   std::int64_t d_out = 0;  // 0 without w_o
 
-  TensorView q, k, v;  // [B, H, N, d]; data is null with a projection
+  TensorView q, k, v;  // [B, H, N, d]; data is null with a projection; k and v are paged with a page table
   std::optional<Projection> projection;
 
   double scale = 0;
@@ -146,6 +155,8 @@ class Problem {
 
   std::int64_t mask_elements = 0;  // bytes of the mask as it came, before broadcasting
   std::int64_t input_bytes = 0;    // of all tensors that came
+  // What the views' pages.addresses point to, where pages came one by one.
+  std::shared_ptr<const std::vector<const std::byte*>> k_pages, v_pages;
 };
 
 }  // namespace attnd

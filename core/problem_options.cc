@@ -56,6 +56,12 @@ absl::Status ResolveLengths(const OptionInputs& options, Problem& problem) {
   };
   problem.q_len = resolve(options.q_len, problem.q_rows);
   problem.kv_len = resolve(options.kv_len, problem.kv_rows);
+  for (std::int64_t b = 0; problem.k.paged() && problem.k.pages.count == 0 && b < batch; ++b) {
+    if (problem.kv_len[b] > 0) {
+      return Refuse("options.page_table", "sequence ", b, " has ", problem.kv_len[b],
+                    " keys, expected none (k has 0 pages)");
+    }
+  }
   problem.q_offset = options.q_offset;
   if (problem.q_offset.empty()) {
     problem.q_offset.resize(batch);

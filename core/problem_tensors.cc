@@ -58,32 +58,78 @@ TensorView ViewOf(const InputTensor& tensor, Layout layout) {
   return {tensor.dtype, tensor.data, {s[0], s[2], s[1], s[3]}, {s[1] * s[2] * s[3], s[3], s[2] * s[3], 1}};
 }
 
+// Values that a view of this shape stands for can be counted in bytes, whatever type they are brought to.
+bool Countable(const TensorView& view) {
+  const auto [b, h, n, d] = view.shape;
+  return CheckedProduct({b == 0 ? 1 : b, h, n == 0 ? 1 : n, d, ElementBytes(DType::kFloat64)}).has_value();
+}
+
+// Turns the views of k and v from [P, Hkv, R, d] to [B, Hkv, T * R, d] through the table.
+absl::Status ResolvePages(const ProblemInputs& inputs, Problem& problem) {
+  constexpr absl::string_view kField = "options.page_table";
+  const InputTensor& table = *inputs.options.page_table;
+  if (table.dtype != DType::kInt64) return Refuse(kField, "dtype ", Name(table.dtype), ", expected int64");
+  if (table.shape.size() != 2) return RefuseShape(kField, table, "2 dimensions [B, T]");
+  ATTND_RETURN_IF_ERROR(CheckSize(kField, table, problem.input_bytes));
+  if (table.shape[0] != problem.batch) return RefuseShape(kField, table, Same("B", problem.batch, "q"));
+  const std::int64_t places = table.shape[1], page_rows = problem.kv_rows;
+  if (places > 0 && page_rows == 0)
+    return RefuseShape("k", *inputs.k, "R of at least 1 where page_table has T = ", places);
+  const std::optional<std::int64_t> keys = CheckedProduct({places, page_rows});
+  const auto resolve = [&](const InputTensor& tensor, absl::string_view field, TensorView& view,
+                           std::shared_ptr<const std::vector<const std::byte*>>& owned) -> absl::Status {
+    view.pages = {page_rows, view.shape[0], places, table.data};
+    view.shape[0] = problem.batch;
+    view.shape[2] = keys.value_or(0);
+    if (!keys || !Countable(view)) {
+      return RefuseShape(kField, table, "a ", field,
+                         " of T * R keys whose bytes fit a signed 64-bit integer, with R = ", page_rows);
+    }
+    if (tensor.pages.empty()) return absl::OkStatus();
+    if (static_cast<std::int64_t>(tensor.pages.size()) != view.pages.count) {
+      return RefuseShape(field, tensor, "P = ", tensor.pages.size(), " as pages came");
+    }
+    owned = std::make_shared<const std::vector<const std::byte*>>(tensor.pages);
+    view.pages.addresses = owned->data();
+    return absl::OkStatus();
+  };
+  ATTND_RETURN_IF_ERROR(resolve(*inputs.k, "k", problem.k, problem.k_pages));
+  ATTND_RETURN_IF_ERROR(resolve(*inputs.v, "v", problem.v, problem.v_pages));
+  problem.kv_rows = *keys;
+  return absl::OkStatus();
+}
+
 absl::Status ResolveQkv(const ProblemInputs& inputs, Problem& problem) {
   const Layout layout = inputs.options.layout;
+  const bool paged = inputs.options.page_table.has_value();
   const auto view = [&](absl::string_view field, const std::optional<InputTensor>& tensor, absl::string_view bhnd,
                         absl::string_view bnhd, TensorView& out) -> absl::Status {
     if (!tensor) return Refuse(field, "missing, expected q, k and v, or x with projection");
     ATTND_RETURN_IF_ERROR(CheckFloatTensor(field, *tensor, 4, layout == Layout::kBHND ? bhnd : bnhd, problem.reference,
                                            problem.input_bytes));
+    if (!tensor->pages.empty() && (!paged || field == "q"))
+      return Refuse(field, "pages one by one, expected for k and v with options.page_table only");
     out = ViewOf(*tensor, layout);
     return absl::OkStatus();
   };
   ATTND_RETURN_IF_ERROR(view("q", inputs.q, "[B, Hq, Nq, d_k]", "[B, Nq, Hq, d_k]", problem.q));
-  ATTND_RETURN_IF_ERROR(view("k", inputs.k, "[B, Hkv, Nk, d_k]", "[B, Nk, Hkv, d_k]", problem.k));
-  ATTND_RETURN_IF_ERROR(view("v", inputs.v, "[B, Hkv, Nk, d_v]", "[B, Nk, Hkv, d_v]", problem.v));
+  ATTND_RETURN_IF_ERROR(view("k", inputs.k, paged ? "[P, Hkv, R, d_k]" : "[B, Hkv, Nk, d_k]",
+                             paged ? "[P, R, Hkv, d_k]" : "[B, Nk, Hkv, d_k]", problem.k));
+  ATTND_RETURN_IF_ERROR(view("v", inputs.v, paged ? "[P, Hkv, R, d_v]" : "[B, Hkv, Nk, d_v]",
+                             paged ? "[P, R, Hkv, d_v]" : "[B, Nk, Hkv, d_v]", problem.v));
 
   const auto [batch, q_heads, q_rows, d_k] = problem.q.shape;
-  const auto [k_batch, kv_heads, kv_rows, k_width] = problem.k.shape;
+  const auto [k_batch, kv_heads, kv_rows, k_width] = problem.k.shape;  // paged: P and R in place of B and Nk
   const auto [v_batch, v_heads, v_rows, d_v] = problem.v.shape;
   if (q_heads == 0) return RefuseShape("q", *inputs.q, "Hq of at least 1");
   if (d_k == 0) return RefuseShape("q", *inputs.q, "d_k of at least 1");
-  if (k_batch != batch) return RefuseShape("k", *inputs.k, Same("B", batch, "q"));
+  if (!paged && k_batch != batch) return RefuseShape("k", *inputs.k, Same("B", batch, "q"));
   if (kv_heads == 0) return RefuseShape("k", *inputs.k, "Hkv of at least 1");
   if (q_heads % kv_heads != 0) return RefuseShape("k", *inputs.k, "Hkv to divide Hq = ", q_heads, " of q");
   if (k_width != d_k) return RefuseShape("k", *inputs.k, Same("d_k", d_k, "q"));
-  if (v_batch != batch) return RefuseShape("v", *inputs.v, Same("B", batch, "q"));
+  if (v_batch != k_batch) return RefuseShape("v", *inputs.v, paged ? Same("P", k_batch, "k") : Same("B", batch, "q"));
   if (v_heads != kv_heads) return RefuseShape("v", *inputs.v, Same("Hkv", kv_heads, "k"));
-  if (v_rows != kv_rows) return RefuseShape("v", *inputs.v, Same("Nk", kv_rows, "k"));
+  if (v_rows != kv_rows) return RefuseShape("v", *inputs.v, Same(paged ? "R" : "Nk", kv_rows, "k"));
   if (d_v == 0) return RefuseShape("v", *inputs.v, "d_v of at least 1");
 
   problem.batch = batch;
@@ -93,7 +139,7 @@ absl::Status ResolveQkv(const ProblemInputs& inputs, Problem& problem) {
   problem.kv_rows = kv_rows;
   problem.d_k = d_k;
   problem.d_v = d_v;
-  return absl::OkStatus();
+  return paged ? ResolvePages(inputs, problem) : absl::OkStatus();
 }
 
 // One weight matrix of known `in`, any `out` of at least 1, with its bias.
@@ -190,10 +236,7 @@ absl::Status ResolveProjection(const ProblemInputs& inputs, Problem& problem) {
   problem.k = {DType::kFloat32, nullptr, {batch, problem.kv_heads, rows, problem.d_k}, {}};
   problem.v = {DType::kFloat32, nullptr, {batch, problem.kv_heads, rows, problem.d_v}, {}};
   for (const TensorView* view : {&problem.q, &problem.k, &problem.v}) {
-    const auto [b, h, n, d] = view->shape;
-    if (!CheckedProduct({b == 0 ? 1 : b, h, n == 0 ? 1 : n, d, ElementBytes(DType::kFloat64)})) {
-      return RefuseShape("x", x, "projected tensors whose bytes fit a signed 64-bit integer");
-    }
+    if (!Countable(*view)) return RefuseShape("x", x, "projected tensors whose bytes fit a signed 64-bit integer");
   }
   return absl::OkStatus();
 }
@@ -210,6 +253,7 @@ absl::Status ResolveTensors(const ProblemInputs& inputs, Problem& problem) {
   for (const auto& [field, tensor] : {std::pair{"q", &inputs.q}, {"k", &inputs.k}, {"v", &inputs.v}}) {
     if (*tensor) return Refuse(field, "given together with x, expected either q, k and v, or x with projection");
   }
+  if (inputs.options.page_table) return Refuse("options.page_table", "given with x, expected with q, k and v only");
   return ResolveProjection(inputs, problem);
 }
 

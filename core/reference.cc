@@ -30,9 +30,7 @@ void LoadElements(DType dtype, const std::byte* data, std::int64_t count, std::i
 }
 
 double RotaryPosition(const std::byte* given, std::int64_t index, std::int64_t otherwise) {
-  std::int64_t position = otherwise;
-  if (given != nullptr) std::memcpy(&position, given + index * 8, sizeof(position));
-  return static_cast<double>(position);
+  return static_cast<double>(given != nullptr ? LoadInt64(given, index) : otherwise);
 }
 
 }  // namespace
@@ -153,7 +151,7 @@ bool Reference::Prepare(std::int64_t unit, std::byte* scratch, const ShouldStop&
   }
   if (problem_.rotary) {
     if (n < problem_.q_rows) Rotate(kQ, b, n);
-    if (n < problem_.kv_rows) Rotate(kK, b, n);
+    if (n < problem_.kv_len[b]) Rotate(kK, b, n);  // keys beyond are never read
   }
   return true;
 }

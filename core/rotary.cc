@@ -1,28 +1,18 @@
 #include "core/rotary.h"
 
 #include <cmath>
-#include <cstring>
 
 namespace attnd {
-namespace {
-
-std::int64_t LoadPosition(const std::byte* positions, std::int64_t index) {
-  std::int64_t position = 0;
-  std::memcpy(&position, positions + index * 8, sizeof(position));
-  return position;
-}
-
-}  // namespace
 
 std::int64_t RotaryScratchBytes(const Rotary& rotary) { return rotary.rotary_dim * 4; }
 
 std::int64_t QueryPosition(const Problem& problem, std::int64_t b, std::int64_t n) {
-  if (problem.rotary->has_q_positions) return LoadPosition(problem.rotary->q_positions, b * problem.q_rows + n);
+  if (problem.rotary->has_q_positions) return LoadInt64(problem.rotary->q_positions, b * problem.q_rows + n);
   return n + problem.q_offset[static_cast<std::size_t>(b)];
 }
 
 std::int64_t KeyPosition(const Problem& problem, std::int64_t b, std::int64_t n) {
-  return problem.rotary->has_k_positions ? LoadPosition(problem.rotary->k_positions, b * problem.kv_rows + n) : n;
+  return problem.rotary->has_k_positions ? LoadInt64(problem.rotary->k_positions, b * problem.kv_rows + n) : n;
 }
 
 void RotateToken(const Rotary& rotary, std::int64_t position, float* rows, std::int64_t heads, std::int64_t stride,

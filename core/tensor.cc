@@ -71,6 +71,12 @@ T Load(const std::byte* element) {
 
 }  // namespace
 
+const std::byte* TensorView::PagedRow(std::int64_t b, std::int64_t h, std::int64_t n) const {
+  const std::int64_t page = LoadInt64(pages.table, b * pages.per_sequence + n / pages.rows);
+  const std::int64_t row = (h * stride[1] + n % pages.rows * stride[2]) * ElementBytes(dtype);
+  return pages.addresses == nullptr ? data + page * stride[0] * ElementBytes(dtype) + row : pages.addresses[page] + row;
+}
+
 std::string_view Name(DType dtype) {
   switch (dtype) {
     case DType::kFloat32: return "float32";

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,17 +57,42 @@ constexpr bool IsOfKeys(OutputKind kind) {
   return kind != OutputKind::kOutput && kind != OutputKind::kLse && !IsProjected(kind);
 }
 
+// Where the rows of a view lie that come as pages: row n of sequence b is row n % rows of page table[b, n / rows]. One
+// page may stand in many places.
+struct Pages {
+  std::int64_t rows = 0;                        // R, of one page and head; 0: the view is one array
+  std::int64_t count = 0;                       // P
+  std::int64_t per_sequence = 0;                // T
+  const std::byte* table = nullptr;             // [B, T] int64, at any address
+  const std::byte* const* addresses = nullptr;  // [P]; null: page p is stride[0] * p elements after the view's data
+};
+
 // Four dimensions with strides in elements. Broadcast dimensions have stride 0. The last stride is 0 or 1.
 struct TensorView {
   DType dtype = DType::kFloat32;
   const std::byte* data = nullptr;
   std::array<std::int64_t, 4> shape{};   // [B, H, N, d]
-  std::array<std::int64_t, 4> stride{};  // elements
+  std::array<std::int64_t, 4> stride{};  // elements; paged: from page to page, then within a page
+  Pages pages{};
 
+  bool paged() const { return pages.rows > 0; }
   const std::byte* Row(std::int64_t b, std::int64_t h, std::int64_t n) const {
+    if (paged()) return PagedRow(b, h, n);
     return data + (b * stride[0] + h * stride[1] + n * stride[2]) * ElementBytes(dtype);
   }
+  // How many rows from n on lie stride[2] apart: to the end of n's page, or all the rest.
+  std::int64_t RowsTogether(std::int64_t n) const { return paged() ? pages.rows - n % pages.rows : shape[2] - n; }
+
+ private:
+  const std::byte* PagedRow(std::int64_t b, std::int64_t h, std::int64_t n) const;
 };
+
+// Element `index` of int64 elements at any address.
+inline std::int64_t LoadInt64(const std::byte* elements, std::int64_t index) {
+  std::int64_t value = 0;
+  std::memcpy(&value, elements + index * ElementBytes(DType::kInt64), sizeof(value));
+  return value;
+}
 
 // One element as float64. Float types only.
 double LoadAsDouble(DType dtype, const std::byte* element);

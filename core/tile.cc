@@ -121,8 +121,12 @@ Problem::KeyRange QueryTile::KeysOf(Rows rows) const {
 void QueryTile::Products(Rows rows, std::int64_t key, std::int64_t columns) {
   float* const scores = scores_ + rows.first * kTileStride;
   if (in_place_) {
-    const InPlaceRows keys{plan_.k.dtype, plan_.k.Row(b_, kv_head_, key), plan_.k.stride[2], columns, problem_.d_k};
-    DotInPlace(keys, q_ + rows.first * q_stride_, rows.count, scores, kTileStride);
+    const TensorView& view = plan_.k;
+    for (std::int64_t j = 0, run = 0; j < columns; j += run) {
+      run = std::min(view.RowsTogether(key + j), columns - j);
+      const InPlaceRows keys{view.dtype, view.Row(b_, kv_head_, key + j), view.stride[2], run, problem_.d_k};
+      DotInPlace(keys, q_ + rows.first * q_stride_, rows.count, scores + j, kTileStride);
+    }
     return;
   }
   const std::int64_t tile = key / kKeyTileColumns;
@@ -139,13 +143,20 @@ void QueryTile::Products(Rows rows, std::int64_t key, std::int64_t columns) {
 
 void QueryTile::AddValues(Rows rows, std::int64_t key, std::int64_t columns, bool add, bool sanitized) {
   const TensorView& view = in_place_ ? plan_.v : plan_.wide_v;
-  InPlaceRows values{view.dtype, view.Row(b_, kv_head_, key), view.stride[2], columns, problem_.d_v};
-  const bool widens = !in_place_ && view.dtype != DType::kFloat32;
-  for (std::int64_t j = 0; j < columns && widens && !sanitized; ++j) {
+  // The products take values as one float32 array.
+  const bool gathered = sanitized || (!in_place_ && (view.dtype != DType::kFloat32 || view.paged()));
+  for (std::int64_t j = 0; j < columns && gathered && !sanitized; ++j) {
     WidenToFloat(view.dtype, view.Row(b_, kv_head_, key + j), problem_.d_v, values_ + j * problem_.d_v);
   }
-  if (sanitized || widens)
-    values = {DType::kFloat32, reinterpret_cast<const std::byte*>(values_), problem_.d_v, columns, problem_.d_v};
+  // From key + j on, as many as lie together.
+  const auto values_from = [&](std::int64_t j) -> InPlaceRows {
+    if (!gathered) {
+      const std::int64_t run = std::min(view.RowsTogether(key + j), columns - j);
+      return {view.dtype, view.Row(b_, kv_head_, key + j), view.stride[2], run, problem_.d_v};
+    }
+    const auto* const values = reinterpret_cast<const std::byte*>(values_ + j * problem_.d_v);
+    return {DType::kFloat32, values, problem_.d_v, columns - j, problem_.d_v};
+  };
   const float* const scores = scores_ + rows.first * kTileStride;
   float* const accumulator = accumulator_ + rows.first * problem_.d_v;
   if (in_place_) {
@@ -153,10 +164,15 @@ void QueryTile::AddValues(Rows rows, std::int64_t key, std::int64_t columns, boo
     const std::int64_t count = rows.count * problem_.d_v;
     float* const sums = add ? tile_sums_ : accumulator;
     std::fill_n(sums, count, 0.0F);
-    AddWeightedInPlace(values, scores, kTileStride, rows.count, sums);
+    for (std::int64_t j = 0; j < columns;) {
+      const InPlaceRows values = values_from(j);
+      AddWeightedInPlace(values, scores + j, kTileStride, rows.count, sums);
+      j += values.columns;
+    }
     for (std::int64_t n = 0; add && n < count; ++n) accumulator[n] += sums[n];
     return;
   }
+  const InPlaceRows values = values_from(0);
   Gemm({rows.count, problem_.d_v, columns, kTileStride, values.stride, problem_.d_v, add}, scores,
        reinterpret_cast<const float*>(values.data), accumulator);
 }

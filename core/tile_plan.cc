@@ -53,7 +53,7 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
   wide_v = v;
   if (packs_ahead) {
     packed_k = AlignedBuffer<float>(sequences_kv * key_tiles * packed_stride * packed_depth);
-    if (v.dtype != DType::kFloat32) {
+    if (PacksValuesAhead(problem)) {
       const std::int64_t head = problem.kv_rows * problem.d_v;
       packed_v = AlignedBuffer<float>(sequences_kv * head);
       wide_v = {DType::kFloat32,
@@ -97,6 +97,10 @@ bool PacksAhead(const Problem& problem) {
   return emits || problem.q_heads > problem.kv_heads || problem.q_rows > TileRows(problem);
 }
 
+bool PacksValuesAhead(const Problem& problem) {
+  return PacksAhead(problem) && (problem.v.dtype != DType::kFloat32 || problem.v.paged());
+}
+
 const float* TilePlan::KeyTile(std::int64_t b, std::int64_t kv_head, std::int64_t tile) const {
   return packed_k.data() + ((b * problem.kv_heads + kv_head) * key_tiles + tile) * packed_stride * packed_depth;
 }
@@ -121,17 +125,20 @@ void TurnQuery(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratc
 }
 
 void TurnKey(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch) {
+  if (n >= plan.problem.kv_len[static_cast<std::size_t>(b)]) return;  // never read
   Turn(plan.problem, plan.problem.k, plan.k, b, n, KeyPosition(plan.problem, b, n), scratch);
 }
 
 void PackKeys(const TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile, float* packed) {
   const std::int64_t key = tile * kKeyTileColumns;
   const std::int64_t keys = std::min(kKeyTileColumns, plan.problem.kv_len[static_cast<std::size_t>(b)] - key);
-  if (keys <= 0) return;
-  // A pair of bfloat16 moves as one float32.
-  PackTransposed(plan.pairs ? DType::kFloat32 : plan.k.dtype, plan.k.Row(b, kv_head, key),
-                 plan.pairs ? plan.k.stride[2] / 2 : plan.k.stride[2], keys, plan.packed_depth, packed,
-                 plan.packed_stride);
+  for (std::int64_t j = 0, run = 0; j < keys; j += run) {
+    run = std::min(plan.k.RowsTogether(key + j), keys - j);
+    // A pair of bfloat16 moves as one float32.
+    PackTransposed(plan.pairs ? DType::kFloat32 : plan.k.dtype, plan.k.Row(b, kv_head, key + j),
+                   plan.pairs ? plan.k.stride[2] / 2 : plan.k.stride[2], run, plan.packed_depth, packed + j,
+                   plan.packed_stride);
+  }
 }
 
 void PackAhead(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile) {

@@ -17,7 +17,7 @@ struct TilePlan {
 
   const Problem& problem;
   TensorView q, k, v;  // [B, H, N, d], projected and turned where that was asked
-  TensorView wide_v;   // v in float32: itself, or packed_v
+  TensorView wide_v;   // v as one float32 array a head: itself, or packed_v
   std::int64_t tile_rows = 0, key_tiles = 0, packed_stride = 0;
   bool packs_ahead = false;       // see PacksAhead
   bool pairs = false;             // see TakesPairs
@@ -25,7 +25,7 @@ struct TilePlan {
 
   AlignedBuffer<float> packed_k;      // [B * Hkv, key_tiles, packed_depth, packed_stride]: K transposed, once for all
                                       // query tiles and heads of a group
-  AlignedBuffer<float> packed_v;      // [B * Hkv, Nk, d_v], when v came narrower than float32
+  AlignedBuffer<float> packed_v;      // [B * Hkv, Nk, d_v], when v came narrower than float32 or in pages
   AlignedBuffer<float> projected_q;   // [B, N, Hq, d_k], with x
   AlignedBuffer<float> projected_k;   // [B, N, Hkv, d_k], with x
   AlignedBuffer<float> projected_v;   // [B, N, Hkv, d_v], with x
@@ -55,10 +55,12 @@ bool InPlace(const Problem& problem, std::int64_t b);
 // Most rows of one query tile of this problem.
 std::int64_t TileRows(const Problem& problem);
 
-// True when K (and a V narrower than float32) is packed in a phase of its own, once for all units that meet it. Where
+// True when K is packed in a phase of its own, once for all units that meet it. Where
 // one unit alone meets a kv head, that unit packs a key tile just before its products; where every sequence reads K and
 // V in place, nobody does.
 bool PacksAhead(const Problem& problem);
+// Whether V is packed beside it, since the products take it as one float32 array.
+bool PacksValuesAhead(const Problem& problem);
 
 // Token n of q (or of k) of sequence b with its rotary embedding: in place where x was projected, else from what came.
 void TurnQuery(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch);

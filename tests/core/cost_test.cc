@@ -56,6 +56,19 @@ TEST(Cost, NamesTheTiledModesMemory) {
   EXPECT_EQ(plain.reply_bytes, plain.output_bytes);
 }
 
+TEST(Cost, ValuesInPagesArePackedWhereKeysAre) {
+  ProblemInputs inputs = ShapedInputs({2, 6, 5, 40}, {4, 3, 100, 40}, {4, 3, 100, 24});
+  inputs.options.page_table = Shaped({2, 3}, DType::kInt64);  // 300 keys each
+  const Cost cost = EstimateCost(Made(inputs)).value();
+  EXPECT_EQ(cost.input_bytes, 4 * (2 * 6 * 5 * 40 + 4 * 3 * 100 * (40 + 24)) + 8 * 2 * 3);
+  EXPECT_EQ(cost.packed_k_bytes, 2 * 3 * 544 * 40 * 4);
+  EXPECT_EQ(cost.packed_v_bytes, 2 * 3 * 300 * 24 * 4);
+  EXPECT_EQ(cost.multiply_adds, 2 * 6 * 5 * 300 * (40 + 24));
+  inputs.q->shape[2] = 1;  // read in place
+  EXPECT_EQ(EstimateCost(Made(inputs))->packed_k_bytes, 0);
+  EXPECT_EQ(EstimateCost(Made(inputs))->packed_v_bytes, 0);
+}
+
 TEST(Cost, ScratchOfATileDoesNotGrowWithTheSequence) {
   EXPECT_EQ(EstimateCost(SelfAttention(1, 1, 1024, 64))->scratch_bytes_per_thread,
             EstimateCost(SelfAttention(1, 1, 131072, 64))->scratch_bytes_per_thread);

@@ -569,6 +569,117 @@ TEST(Problem, MaskBytesOtherThanZeroAndOneAreFoundWhereverTheyStand) {
   }
 }
 
+// B 2, Hq 4, Hkv 2, Nq 3, P 12, R 5, T 4, d_k 8, d_v 6.
+ProblemInputs InPages() {
+  ProblemInputs inputs = ShapedInputs({2, 4, 3, 8}, {12, 2, 5, 8}, {12, 2, 5, 6});
+  inputs.options.page_table = Shaped({2, 4}, DType::kInt64);
+  return inputs;
+}
+
+TEST(Problem, PagesAreViewsOfAsManyKeysAsTheTableHasRows) {
+  ProblemInputs inputs = InPages();
+  const Problem problem = Made(inputs);
+  EXPECT_EQ(problem.batch, 2);
+  EXPECT_EQ(problem.kv_rows, 20);
+  EXPECT_EQ(problem.kv_len, (std::vector<std::int64_t>{20, 20}));
+  EXPECT_EQ(problem.q_offset, (std::vector<std::int64_t>{17, 17}));
+  EXPECT_EQ(problem.k.shape, (std::array<std::int64_t, 4>{2, 2, 20, 8}));
+  EXPECT_EQ(problem.v.shape, (std::array<std::int64_t, 4>{2, 2, 20, 6}));
+  EXPECT_EQ(problem.input_bytes, 4 * (2 * 4 * 3 * 8 + 12 * 2 * 5 * (8 + 6)) + 8 * 2 * 4);
+  EXPECT_EQ(problem.OutputShape(OutputKind::kWeights), (std::array<std::int64_t, 4>{2, 4, 3, 20}));
+  inputs.options.mask = Shaped({3, 20}, DType::kBool);
+  EXPECT_EQ(Made(inputs).mask->shape, (std::array<std::int64_t, 4>{2, 4, 3, 20}));
+  inputs = InPages();
+  inputs.options.layout = Layout::kBNHD;
+  inputs.q->shape = {2, 3, 4, 8};
+  inputs.k->shape = {12, 5, 2, 8};
+  inputs.v->shape = {12, 5, 2, 6};
+  EXPECT_EQ(Made(inputs).k.shape, problem.k.shape);
+}
+
+TEST(Problem, RefusesPagesByName) {
+  ExpectRefused(
+      InPages(),
+      {
+          {[](auto& in) { in.options.page_table->dtype = DType::kFloat32; },
+           "options.page_table: dtype float32, expected int64"},
+          {[](auto& in) { in.options.page_table->shape = {8}; },
+           "options.page_table: shape [8], expected 2 dimensions [B, T]"},
+          {[](auto& in) {
+             in.options.page_table->shape = {3, 4};
+           },
+           "options.page_table: shape [3,4], expected B = 2 as in q"},
+          {[](auto& in) {
+             in.options.page_table->shape = {2, -4};
+           },
+           "options.page_table: shape [2,-4], expected no negative dimension"},
+          {[](auto& in) {
+             in.options.page_table->shape = {2, std::int64_t{1} << 58};
+           },
+           "options.page_table: shape [2,288230376151711744], expected a k of T * R keys whose bytes fit a signed "
+           "64-bit"
+           " integer, with R = 5"},
+          {[](auto& in) { in.k->shape.pop_back(); }, "k: shape [12,2,5], expected 4 dimensions [P, Hkv, R, d_k]"},
+          {[](auto& in) { in.v->shape[0] = 11; }, "v: shape [11,2,5,6], expected P = 12 as in k"},
+          {[](auto& in) { in.v->shape[1] = 1; }, "v: shape [12,1,5,6], expected Hkv = 2 as in k"},
+          {[](auto& in) { in.v->shape[2] = 4; }, "v: shape [12,2,4,6], expected R = 5 as in k"},
+          {[](auto& in) { in.k->shape[2] = in.v->shape[2] = 0; },
+           "k: shape [12,2,0,8], expected R of at least 1 where page_table has T = 4"},
+          {[](auto& in) { in.k->shape[0] = in.v->shape[0] = 0; },
+           "options.page_table: sequence 0 has 20 keys, expected none (k has 0 pages)"},
+          {[](auto& in) { in.options.mask = Shaped({5}, DType::kBool); },
+           "options.mask: shape [5], expected to broadcast to [B, Hq, Nq, Nk] = [2,4,3,20]"},
+          {[](auto& in) {
+             in.options.kv_len = {20, 21};
+             in.options.q_len = {3, 3};
+           },
+           "options.kv_len: 21 for sequence 1, expected 0 to 20"},
+          {[](auto& in) {
+             in.q->pages = {nullptr, nullptr};
+           },
+           "q: pages one by one, expected for k and v with options.page_table only"},
+          {[](auto& in) { in.v->pages = {nullptr}; }, "v: shape [12,2,5,6], expected P = 1 as pages came"},
+      });
+  ProblemInputs inputs = WithX();
+  inputs.options.page_table = Shaped({2, 4}, DType::kInt64);
+  EXPECT_EQ(Problem::Create(inputs, {}).status().message(),
+            "options.page_table: given with x, expected with q, k and v only");
+  inputs = Qkv();
+  inputs.k->pages = {nullptr, nullptr};
+  EXPECT_EQ(Problem::Create(inputs, {}).status().message(),
+            "k: pages one by one, expected for k and v with options.page_table only");
+}
+
+TEST(Problem, NoPagesAreTakenWhereNoKeyNeedsOne) {
+  ProblemInputs inputs = InPages();
+  inputs.options.page_table->shape = {2, 0};
+  EXPECT_EQ(Made(inputs).kv_rows, 0);
+  inputs.k->shape[2] = inputs.v->shape[2] = 0;
+  EXPECT_EQ(Made(inputs).kv_rows, 0);
+  inputs = InPages();
+  inputs.k->shape[0] = inputs.v->shape[0] = 0;
+  inputs.options.kv_len = {0, 0};
+  EXPECT_EQ(Made(inputs).kv_rows, 20);
+}
+
+TEST(Problem, EntriesThatAKeyNeedsArePages) {
+  const auto check = [](const std::vector<std::int64_t>& table) {
+    TensorStore store;
+    ProblemInputs inputs = InPages();
+    inputs.options.page_table = store.Ints({2, 4}, table);
+    inputs.options.kv_len = {6, 16};  // 2 entries, and 4
+    return Made(inputs).CheckContents();
+  };
+  EXPECT_TRUE(check({0, 11, -1, 99, 11, 11, 0, 3}).ok());
+  EXPECT_EQ(check({0, 12, -1, -1, 0, 0, 0, 0}).message(),
+            "options.page_table: entry [0,1] is 12, expected 0 to 11 (k has 12 pages)");
+  EXPECT_EQ(check({0, 0, -1, -1, 0, 0, 0, 17}).message(),
+            "options.page_table: entry [1,3] is 17, expected 0 to 11 (k has 12 pages)");
+  const absl::Status negative = check({0, 0, -1, -1, -1, 0, 0, 0});
+  EXPECT_EQ(negative.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(negative.message(), "options.page_table: entry [1,0] is -1, expected 0 to 11 (k has 12 pages)");
+}
+
 TEST(Problem, VisibleKeysFollowTheRulesKeyByKey) {
   for (const bool causal : {false, true}) {
     for (const std::int64_t left : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{2}, kMax}) {
