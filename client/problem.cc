@@ -50,6 +50,13 @@ absl::StatusOr<Sizes> SizesOf(const v1::AttendRequest& request) {
   sizes.kv_heads = k.shape(heads);
   sizes.kv_rows = k.shape(rows);
   sizes.d_v = v.shape(3);
+  if (request.options().has_page_table()) {
+    const v1::Tensor& table = request.options().page_table();
+    if (table.shape_size() != 2) return absl::InvalidArgumentError("page_table is not of rank 2");
+    const absl::StatusOr<std::int64_t> keys = ElementCount({table.shape(1), sizes.kv_rows});
+    if (!keys.ok()) return keys.status();
+    sizes.kv_rows = *keys;
+  }
   return sizes;
 }
 
@@ -143,9 +150,9 @@ std::int64_t Problem::request_bytes() const {
   const v1::Projection& p = request_.projection();
   const v1::Options& o = request_.options();
   std::int64_t bytes = 0;
-  for (const v1::Tensor* tensor :
-       {&request_.q(), &request_.k(), &request_.v(), &request_.x(), &p.w_q(), &p.w_k(), &p.w_v(), &p.b_q(), &p.b_k(),
-        &p.b_v(), &p.w_o(), &p.b_o(), &o.mask(), &o.bias(), &o.rotary().q_positions(), &o.rotary().k_positions()}) {
+  for (const v1::Tensor* tensor : {&request_.q(), &request_.k(), &request_.v(), &request_.x(), &p.w_q(), &p.w_k(),
+                                   &p.w_v(), &p.b_q(), &p.b_k(), &p.b_v(), &p.w_o(), &p.b_o(), &o.mask(), &o.bias(),
+                                   &o.rotary().q_positions(), &o.rotary().k_positions(), &o.page_table()}) {
     bytes += static_cast<std::int64_t>(tensor->data().size());
   }
   return bytes;

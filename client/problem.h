@@ -36,6 +36,7 @@ struct OutputLayout {
 class Problem {
  public:
   // q, k, v of one rank, 2 to 4; layout decides the order of dimensions at rank 4. INVALID_ARGUMENT names the field.
+  // With options().page_table, k and v are pages: [P, Hkv, R, d], or [P, R, d] beside a q of rank 3.
   static absl::StatusOr<Problem> FromQkv(Array q, Array k, Array v, v1::Layout layout = v1::LAYOUT_UNSPECIFIED);
   // x of rank 2 or 3; the projection's tensors are made with ToTensor.
   static absl::StatusOr<Problem> FromX(Array x, v1::Projection projection);

@@ -152,10 +152,10 @@ struct ExplainCommand {
         *tensor = ToTensor(std::move(array));
       }
     }
-    const v1::Layout layout = projected ? v1::LAYOUT_BHND : request.options().layout();
-    const TensorRead queries = TensorRead::Heads(projected ? q : request.q(), layout);
-    const TensorRead keys = TensorRead::Heads(projected ? k : request.k(), layout);
-    const TensorRead values = TensorRead::Heads(projected ? v : request.v(), layout);
+    const v1::Options options = projected ? v1::Options() : request.options();
+    const TensorRead queries = TensorRead::Heads(projected ? q : request.q(), options.layout());
+    const TensorRead keys = TensorRead::Keys(projected ? k : request.k(), options);
+    const TensorRead values = TensorRead::Keys(projected ? v : request.v(), options);
     const std::int64_t kv_head = h / (queries.shape[1] / keys.shape[1]);
     const auto row_of = [](const TensorRead& tensor, std::int64_t in_sequence, std::int64_t in_head, std::int64_t n) {
       std::vector<double> numbers;

@@ -61,7 +61,7 @@ struct OptionFlags {
 struct ProblemFlags {
   std::string q, k, v, x, npz;
   std::string w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o;
-  std::string mask, bias, q_positions, k_positions;
+  std::string mask, bias, q_positions, k_positions, page_table;
   std::int64_t q_heads = 1;
   std::optional<std::int64_t> kv_heads;
   bool weights_transposed = false;

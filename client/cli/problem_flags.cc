@@ -121,6 +121,9 @@ void ProblemFlags::AddTo(CLI::App& app) {
   app.add_option("--bias", bias, "float, likewise, added to the scores")->group(group);
   app.add_option("--q_positions", q_positions, "[B,Nq] int64, for rotary embedding")->group(group);
   app.add_option("--k_positions", k_positions, "[B,Nk] int64, for rotary embedding")->group(group);
+  app.add_option("--page_table", page_table,
+                 "[B,T] int64: k and v are pages [P,Hkv,R,d]; key j is row j % R of page table[b, j / R]")
+      ->group(group);
   options.AddTo(app);
 }
 
@@ -157,6 +160,9 @@ absl::StatusOr<Problem> ProblemFlags::Load() const {
     v1::Rotary& rotary = *problem->options().mutable_rotary();
     *(role[0] == 'q' ? rotary.mutable_q_positions() : rotary.mutable_k_positions()) = ToTensor(**std::move(tensor));
   }
+  tensor = source.Read(page_table, "page_table", false);
+  if (!tensor.ok()) return tensor.status();
+  if (*tensor) *problem->options().mutable_page_table() = ToTensor(**std::move(tensor));
   return problem;
 }
 

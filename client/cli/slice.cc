@@ -41,6 +41,16 @@ TensorRead TensorRead::Heads(const v1::Tensor& tensor, v1::Layout layout) {
   return read;
 }
 
+TensorRead TensorRead::Keys(const v1::Tensor& tensor, const v1::Options& options) {
+  TensorRead read = Heads(tensor, options.layout());
+  if (!options.has_page_table()) return read;
+  read.page_table = &options.page_table();
+  read.page_rows = read.shape[2];
+  read.shape[0] = read.page_table->shape(0);
+  read.shape[2] = read.page_rows * read.page_table->shape(1);
+  return read;
+}
+
 TensorRead TensorRead::Broadcast(const v1::Tensor& tensor) {
   TensorRead read;
   read.tensor = &tensor;
@@ -55,6 +65,13 @@ TensorRead TensorRead::Broadcast(const v1::Tensor& tensor) {
 }
 
 double TensorRead::At(std::int64_t b, std::int64_t h, std::int64_t n, std::int64_t c) const {
+  if (page_table != nullptr) {
+    std::int64_t page = 0;
+    std::memcpy(&page, page_table->data().data() + 8 * (b * page_table->shape(1) + n / page_rows), sizeof(page));
+    if (page < 0 || page >= tensor->shape(0)) return std::numeric_limits<double>::quiet_NaN();
+    b = page;
+    n %= page_rows;
+  }
   const std::int64_t index = b * stride[0] + h * stride[1] + n * stride[2] + c * stride[3];
   const char* from = tensor->data().data();
   switch (tensor->dtype()) {
@@ -91,8 +108,8 @@ absl::StatusOr<RowSlice> SliceRows(const Problem& whole, std::int64_t b, std::in
         "single rows can be recomputed for q, k, v without rotary embedding, not for x or rotary");
   }
   const TensorRead q = TensorRead::Heads(request.q(), options.layout());
-  const TensorRead k = TensorRead::Heads(request.k(), options.layout());
-  const TensorRead v = TensorRead::Heads(request.v(), options.layout());
+  const TensorRead k = TensorRead::Keys(request.k(), options);
+  const TensorRead v = TensorRead::Keys(request.v(), options);
   const std::int64_t kv_head = h / (q.shape[1] / k.shape[1]);
   const std::int64_t keys = k.shape[2], d_k = k.shape[3], d_v = v.shape[3],
                      count = static_cast<std::int64_t>(rows.size());

@@ -1,6 +1,7 @@
 // Some rows of one head of a problem as a problem of their own: with the same meaning, asked in the server's float64
 // reference mode. Rows keep their positions, which need not be neighbours: causal frontier, window, lengths and mask
-// become one bool mask, ALiBi and bias one float64 bias, so nothing is rounded on the way. Thread rule: pure functions.
+// become one bool mask, ALiBi and bias one float64 bias, pages one array; nothing is rounded on the way. Thread rule:
+// pure functions.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,17 @@ namespace attnd::client {
 struct TensorRead {
   const v1::Tensor* tensor = nullptr;
   std::int64_t shape[4] = {0, 0, 0, 0};
-  std::int64_t stride[4] = {0, 0, 0, 0};  // elements
+  std::int64_t stride[4] = {0, 0, 0, 0};  // elements; in pages: from page to page, then within a page
+  const v1::Tensor* page_table = nullptr;
+  std::int64_t page_rows = 0;
 
-  // Of q, k, v by the request's layout.
+  // Of q by the request's layout.
   static TensorRead Heads(const v1::Tensor& tensor, v1::Layout layout);
+  // Of k or v: through the page table where there is one.
+  static TensorRead Keys(const v1::Tensor& tensor, const v1::Options& options);
   // Of mask or bias, from the right.
   static TensorRead Broadcast(const v1::Tensor& tensor);
+  // NaN where the table names no page.
   double At(std::int64_t b, std::int64_t h, std::int64_t n, std::int64_t c) const;
 };
 

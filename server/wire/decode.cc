@@ -183,6 +183,7 @@ struct Decoder {
     to.layout = from.layout() == v1::LAYOUT_BNHD ? Layout::kBNHD : Layout::kBHND;
     to.output_dtype = FromWire(from.output_dtype());
     to.reference = from.mode() == v1::COMPUTE_MODE_REFERENCE;
+    to.page_table = Tensor(from.has_page_table(), from.page_table(), "options.page_table");
     return to;
   }
 };
@@ -262,6 +263,7 @@ void ForEachTensor(ProblemInputs& inputs, absl::FunctionRef<void(absl::string_vi
     Visit("options.rotary.q_positions", rotary->q_positions, visit);
     Visit("options.rotary.k_positions", rotary->k_positions, visit);
   }
+  Visit("options.page_table", inputs.options.page_table, visit);
 }
 
 std::int64_t TensorBytes(const InputTensor& tensor) {

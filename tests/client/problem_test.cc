@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "client/cli/slice.h"
 #include "client/wire.h"
 
@@ -112,6 +114,52 @@ TEST(ProblemTest, SplitTakesTheBytesAndNothingElse) {
   expected.mutable_options()->mutable_mask()->clear_data();
   EXPECT_EQ(split.header.SerializeAsString(), expected.SerializeAsString());
   EXPECT_EQ(split.header.outputs_size(), 1);
+}
+
+// B 2, Hq 4, Hkv 1, P 3, R 2, T 2.
+absl::StatusOr<Problem> InPages(v1::Layout layout = v1::LAYOUT_BHND) {
+  Array k = *Array::Zeros(DType::kFloat32, layout == v1::LAYOUT_BNHD ? Shape{3, 2, 1, 1} : Shape{3, 1, 2, 1});
+  for (int n = 0; n < 6; ++n) k.Set(n, n);
+  const Shape q = layout == v1::LAYOUT_BNHD ? Shape{2, 5, 4, 1} : Shape{2, 4, 5, 1};
+  absl::StatusOr<Problem> problem = Problem::FromQkv(Ones(q), k, k, layout);
+  if (!problem.ok()) return problem;
+  Array table = *Array::Zeros(DType::kInt64, {2, 2});
+  const std::int64_t pages[] = {2, -1, 1, 2};
+  std::memcpy(table.bytes.data(), pages, sizeof(pages));
+  *problem->options().mutable_page_table() = ToTensor(table);
+  for (const int keys : {2, 3}) problem->options().add_kv_len(keys);
+  return problem;
+}
+
+TEST(ProblemTest, PagesMakeAsManyKeysAsTheTableHasRows) {
+  for (const v1::Layout layout : {v1::LAYOUT_BHND, v1::LAYOUT_BNHD}) {
+    absl::StatusOr<Problem> problem = InPages(layout);
+    ASSERT_TRUE(problem.ok()) << problem.status();
+    EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_WEIGHTS)->shape, (Shape{2, 4, 5, 4}));
+    EXPECT_EQ(problem->request_bytes(), 4 * (2 * 4 * 5 + 2 * 3 * 2) + 8 * 4);
+    EXPECT_EQ(Split(problem->request()).tensors.back().first, "options.page_table");
+    problem->options().mutable_page_table()->add_shape(1);
+    EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_WEIGHTS).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(ProblemTest, SlicedRowsGatherTheirPages) {
+  for (const v1::Layout layout : {v1::LAYOUT_BHND, v1::LAYOUT_BNHD}) {
+    const absl::StatusOr<Problem> problem = InPages(layout);
+    ASSERT_TRUE(problem.ok()) << problem.status();
+    const absl::StatusOr<RowSlice> slice = SliceRows(*problem, 1, 3, {0}, {0, 0});
+    ASSERT_TRUE(slice.ok()) << slice.status();
+    const v1::AttendRequest& request = slice->problem.request();
+    EXPECT_FALSE(request.options().has_page_table());
+    EXPECT_EQ(WireShape(request.v()), (Shape{1, 1, 4, 1}));
+    const TensorRead keys = TensorRead::Heads(request.k(), v1::LAYOUT_BHND);
+    for (int j = 0; j < 4; ++j) EXPECT_EQ(keys.At(0, 0, j, 0), (std::vector<double>{2, 3, 4, 5})[j]);
+    EXPECT_EQ(request.options().mask().data(), std::string("\1\1\1\0", 4));
+    EXPECT_EQ(slice->bounds[0].value_max, 4);
+    const absl::StatusOr<RowSlice> other = SliceRows(*problem, 0, 0, {0}, {0, 0});
+    EXPECT_EQ(other->problem.request().options().mask().data(), std::string("\1\1\0\0", 4));
+    EXPECT_EQ(other->bounds[0].value_max, 5);
+  }
 }
 
 // A head's rows cut out of a problem see the same keys: mask, causal frontier, window, lengths and bias in one.

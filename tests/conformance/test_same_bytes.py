@@ -33,6 +33,17 @@ def problems():
     yield "lengths", wire.request(
         *tensors(3, 2, 1, 70, 300, 16, 16), q_len=[70, 1, 33], kv_len=[300, 0, 257], causal=True, outputs=OUTPUTS
     )
+    table = rng.permutation(13)[:10].reshape(2, 5)
+    table[1, :2] = table[0, :2]
+    yield "pages", wire.request(
+        rng.standard_normal((2, 4, 40, 24)),
+        rng.standard_normal((13, 2, 48, 24)),
+        rng.standard_normal((13, 2, 48, 17)),
+        page_table=table,
+        kv_len=[240, 100],
+        q_len=[40, 3],
+        outputs=OUTPUTS,
+    )
     weights = {name: rng.standard_normal((48, 64)) / 7 for name in ("w_q", "w_k", "w_v")}
     yield "projected", wire.request(
         x=rng.standard_normal((2, 150, 48)),

@@ -68,6 +68,7 @@ def request(
     bias=None,
     bias_dtype="float32",
     rotary=None,
+    page_table=None,
     layout=None,
     output_dtype=None,
     reference=False,
@@ -89,6 +90,8 @@ def request(
         o.bias.CopyFrom(tensor(bias, bias_dtype))
     if rotary is not None:
         _rotary(o.rotary, **rotary)
+    if page_table is not None:
+        o.page_table.CopyFrom(tensor(page_table, "int64"))
     if layout is not None:
         o.layout = LAYOUTS[layout]
     if output_dtype is not None:

@@ -59,6 +59,38 @@ def test_run(server, files, way):
     oracle.assert_answer(answer, right)
 
 
+@pytest.mark.parametrize("way", ["--unary", "--stream"])
+def test_run_with_pages(server, files, way):
+    """The 65 keys of both sequences in pages of 8, backwards; the last page of each is not full."""
+    table = np.arange(17, -1, -1).reshape(2, 9)
+    np.save(files / "table.npy", table)
+    for name in "kv":
+        whole = np.load(files / f"{name}.npy")
+        pages = np.full((18, 2, 8, 16), np.nan, np.float32)
+        for b, j in np.ndindex(2, 65):
+            pages[table[b, j // 8], :, j % 8] = whole[b, :, j]
+        np.save(files / f"{name}_pages.npy", pages)
+    attn(
+        server,
+        "run",
+        f"--q={files / 'q.npy'}",
+        *(f"--{name}={files / f'{name}_pages.npy'}" for name in "kv"),
+        f"--page_table={files / 'table.npy'}",
+        "--kv_len=65",
+        way,
+        f"--output={files / 'o.npy'}",
+        f"--lse={files / 'l.npy'}",
+        f"--weights={files / 'w.npy'}",
+        "--check_rows=8",
+    )
+    right = oracle.attention(*(np.load(files / f"{name}.npy") for name in "qkv"))
+    answer = {"output": np.load(files / "o.npy"), "lse": np.load(files / "l.npy")}
+    oracle.assert_answer(answer, right)
+    weights = np.load(files / "w.npy")
+    oracle.assert_answer({"weights": weights[..., :65]}, right)
+    assert weights.shape == (2, 4, 33, 72) and not weights[..., 65:].any()
+
+
 def test_run_in_half_width(server, files):
     attn(server, "run", *tensors(files), "--wire_dtype=float16", f"--output={files / 'o.npy'}")
     output = np.load(files / "o.npy")

@@ -114,8 +114,8 @@ const std::vector<Malformed>& MalformedRequests() {
       {"unknown field", [](v1::AttendRequest& r) { AddUnknownField(r, 99); }, "AttendRequest: unknown field 99"},
       {"unknown field in a tensor", [](v1::AttendRequest& r) { AddUnknownField(*r.mutable_k(), 4); },
        "k: unknown field 4"},
-      {"unknown field in options", [](v1::AttendRequest& r) { AddUnknownField(*r.mutable_options(), 18); },
-       "options: unknown field 18"},
+      {"unknown field in options", [](v1::AttendRequest& r) { AddUnknownField(*r.mutable_options(), 1000); },
+       "options: unknown field 1000"},
       {"unknown field in rotary",
        [](v1::AttendRequest& r) { AddUnknownField(*r.mutable_options()->mutable_rotary(), 536870911); },
        "options.rotary: unknown field 536870911"},
@@ -135,6 +135,17 @@ const std::vector<Malformed>& MalformedRequests() {
        "options.rotary.q_positions: 33 bytes, expected 32 for int64 [1,4]"},
       {"mask", [](v1::AttendRequest& r) { r.mutable_options()->mutable_mask()->mutable_data()->pop_back(); },
        "options.mask: 11 bytes, expected 12 for bool [4,3]"},
+      {"page table",
+       [](v1::AttendRequest& r) {
+         *r.mutable_options()->mutable_page_table() = MakeTensor(v1::DATA_TYPE_INT64, {1, 3}, 23);
+       },
+       "options.page_table: 23 bytes, expected 24 for int64 [1,3]"},
+      {"unknown field in the page table",
+       [](v1::AttendRequest& r) {
+         *r.mutable_options()->mutable_page_table() = MakeTensor(v1::DATA_TYPE_INT64, {1, 3}, 24);
+         AddUnknownField(*r.mutable_options()->mutable_page_table(), 4);
+       },
+       "options.page_table: unknown field 4"},
   };
   return *table;
 }
@@ -151,11 +162,11 @@ TEST(DecodeTest, EveryMalformedRequestIsRefusedInItsOwnWords) {
 
 TEST(DecodeTest, UnknownFieldsSurviveTheWire) {
   v1::AttendRequest request = ValidRequest();
-  AddUnknownField(*request.mutable_options(), 18);
+  AddUnknownField(*request.mutable_options(), 1000);
   grpc::ByteBuffer buffer = EncodeMessage(request);
   v1::AttendRequest parsed;
   ASSERT_TRUE(ParseMessage(buffer, parsed).ok());
-  EXPECT_EQ(std::string(DecodeProblem(parsed, DataRule::kWhole).status().message()), "options: unknown field 18");
+  EXPECT_EQ(std::string(DecodeProblem(parsed, DataRule::kWhole).status().message()), "options: unknown field 1000");
 }
 
 TEST(DecodeTest, BytesThatAreNoMessage) {
@@ -225,13 +236,14 @@ TEST(DecodeTest, PlanTakesNoData) {
 TEST(DecodeTest, AStreamsHeaderMayLeaveATensorForLater) {
   v1::AttendRequest request = ValidRequest();
   request.mutable_k()->clear_data();
+  *request.mutable_options()->mutable_page_table() = MakeTensor(v1::DATA_TYPE_INT64, {1, 2}, 0);
   absl::StatusOr<ProblemInputs> inputs = DecodeProblem(request, DataRule::kWholeOrLater);
   ASSERT_TRUE(inputs.ok()) << inputs.status();
   std::vector<std::string> later, whole;
   ForEachTensor(*inputs, [&](absl::string_view path, InputTensor& tensor) {
     (tensor.data == nullptr ? later : whole).emplace_back(path);
   });
-  EXPECT_EQ(later, (std::vector<std::string>{"k"}));
+  EXPECT_EQ(later, (std::vector<std::string>{"k", "options.page_table"}));
   EXPECT_EQ(whole, (std::vector<std::string>{"q", "v", "options.mask"}));
   EXPECT_EQ(TensorBytes(*inputs->k), 384);
   request.mutable_k()->set_data("x");
