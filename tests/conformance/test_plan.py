@@ -61,6 +61,20 @@ def test_wire_bytes(stub):
     assert answer.predicted_compute_us >= 0 and answer.admitted and not answer.refusal
 
 
+def test_pages_cost_what_their_keys_cost(stub):
+    """32 sequences of 4096 keys in 256 places each, out of 1000 pages of 16 rows that they share."""
+    problem = pb.AttendRequest()
+    for name, shape in (("q", [32, 8, 5, 64]), ("k", [1000, 2, 16, 64]), ("v", [1000, 2, 16, 32])):
+        getattr(problem, name).CopyFrom(pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=shape))
+    problem.options.page_table.CopyFrom(pb.Tensor(dtype=pb.DATA_TYPE_INT64, shape=[32, 256]))
+    answer = stub.Plan(pb.PlanRequest(problem=problem), timeout=CALL_SECONDS_MAX)
+    assert answer.request_bytes == 4 * (32 * 8 * 5 * 64 + 1000 * 2 * 16 * (64 + 32)) + 8 * 32 * 256
+    assert answer.multiply_adds == 32 * 8 * 5 * 4096 * (64 + 32)
+    items = {item.name: item.bytes for item in answer.memory}
+    assert items["inputs"] == answer.request_bytes
+    assert items["packed_v"] == 32 * 2 * 4096 * 32 * 4
+
+
 @pytest.mark.parametrize("heads, rows, width, outputs", [(1, 1 << 24, 1, ()), (8, 131_072, 64, ("weights",))])
 def test_what_the_server_would_refuse(stub, heads, rows, width, outputs):
     answer = plan(stub, heads, rows, width, outputs=outputs)

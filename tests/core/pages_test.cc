@@ -56,7 +56,7 @@ class PagedPair {
     change(dense);
   }
 
-  // k and v one page at a time, each an allocation of its own that ends where the page does, at an odd address.
+  // k and v one page at a time, each an allocation of its own that ends where the page does; null where none is needed.
   ProblemInputs PageByPage() {
     ProblemInputs inputs = paged;
     for (InputTensor* tensor : {&*inputs.k, &*inputs.v}) {
@@ -106,7 +106,7 @@ class PagedPair {
       }
     }
     std::vector<std::byte>& bytes = allocations_.emplace_back(table_.size() * sizeof(std::int64_t) + 1);
-    std::memcpy(bytes.data() + 1, table_.data(), table_.size() * sizeof(std::int64_t));
+    if (!table_.empty()) std::memcpy(bytes.data() + 1, table_.data(), bytes.size() - 1);  // at an odd address
     paged.options.page_table = InputTensor{DType::kInt64, {s_.batch, s_.places}, bytes.data() + 1};
   }
 

@@ -136,6 +136,29 @@ TEST(Tensor, ViewFindsRowsByStride) {
   EXPECT_EQ(LoadAsDouble(DType::kFloat32, view.Row(0, 2, 1)), 10);
   const TensorView broadcast{DType::kFloat32, reinterpret_cast<const std::byte*>(data), {1, 3, 2, 2}, {0, 0, 2, 1}};
   EXPECT_EQ(LoadAsDouble(DType::kFloat32, broadcast.Row(0, 2, 1)), 2);
+  EXPECT_EQ(view.RowsTogether(0), 2);
+  EXPECT_EQ(view.RowsTogether(1), 1);
+}
+
+TEST(Tensor, ViewFindsRowsOfPages) {
+  // [P 3, R 2, H 2, d 1]; B 2, T 2.
+  const float data[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  const std::int64_t table[] = {2, 0, 2, 1};
+  TensorView view{DType::kFloat32, reinterpret_cast<const std::byte*>(data), {2, 2, 4, 1}, {4, 1, 2, 1}};
+  view.pages = {2, 3, 2, reinterpret_cast<const std::byte*>(table)};
+  const double first[] = {8, 10, 0, 2}, second[] = {9, 11, 5, 7};
+  const float elsewhere[][4] = {{20, 21, 22, 23}, {24, 25, 26, 27}, {28, 29, 30, 31}};
+  const std::byte* addresses[] = {reinterpret_cast<const std::byte*>(elsewhere[0]),
+                                  reinterpret_cast<const std::byte*>(elsewhere[1]),
+                                  reinterpret_cast<const std::byte*>(elsewhere[2])};
+  for (const bool one_by_one : {false, true}) {
+    if (one_by_one) view.pages.addresses = addresses;
+    for (int n = 0; n < 4; ++n) {
+      EXPECT_EQ(LoadAsDouble(DType::kFloat32, view.Row(0, 0, n)), first[n] + 20 * one_by_one);
+      EXPECT_EQ(LoadAsDouble(DType::kFloat32, view.Row(1, 1, n)), second[n] + 20 * one_by_one);
+      EXPECT_EQ(view.RowsTogether(n), 2 - n % 2);
+    }
+  }
 }
 
 }  // namespace
