@@ -166,6 +166,28 @@ std::int64_t HeadsOfUnit(const TilePlan& plan, const Place& place) {
   return in_group % together == 0 ? std::min(together, group - in_group) : 0;
 }
 
+// Where keys are cut: every range of every kv head, with all the heads that share it, into the plan's parts.
+template <class Take>
+void AddRanges(Run* run, Take take) {
+  const Problem& problem = *run->problem;
+  const std::int64_t ranges = run->tiles->ranges, width = RangeKeys(problem.d_k, problem.d_v);
+  const std::int64_t group = problem.q_heads / problem.kv_heads;
+  take(problem.batch * ranges * problem.kv_heads,
+       std::min(problem.q_rows, kInPlaceQueriesMax) * group * width * (problem.d_k + problem.d_v), Sink::kUntouched,
+       [run, ranges, group](std::int64_t item, WorkerContext& context) {
+         const Problem& p = *run->problem;
+         const std::int64_t kv_head = item % p.kv_heads, range = item / p.kv_heads % ranges;
+         const Place first{item / p.kv_heads / ranges, kv_head * group, 0, std::min(run->tiles->tile_rows, p.q_rows)};
+         if (range >= Ranges(p, first.b)) return;
+         for (Place place = first; place.h < first.h + group; ++place.h) {
+           const std::int64_t heads = HeadsOfUnit(*run->tiles, place);
+           if (heads == 0) continue;
+           QueryTile tile(*run->tiles, context.scratch, place.b, place.h, heads, 0, place.rows);
+           if (!tile.AttendRange(range, *run->cancel)) return;
+         }
+       });
+}
+
 template <class Take>
 void AddAttention(Run* run, Take take) {
   const Problem& problem = *run->problem;
@@ -176,6 +198,7 @@ void AddAttention(Run* run, Take take) {
          const std::int64_t tiles = run->tiles->key_tiles, heads = run->problem->kv_heads;
          PackAhead(*run->tiles, item / tiles / heads, item / tiles % heads, item % tiles);
        });
+  AddRanges(run, take);
   const std::int64_t tile_rows = plan.tile_rows, row_cost = problem.kv_rows * (problem.d_k + problem.d_v) + 256;
   take(problem.batch * problem.q_heads * CeilDiv(problem.q_rows, tile_rows),
        std::min(tile_rows, problem.q_rows) * row_cost, Sink::kWritten,
@@ -184,7 +207,11 @@ void AddAttention(Run* run, Take take) {
          const std::int64_t heads = HeadsOfUnit(*run->tiles, place);
          if (heads == 0) return;
          QueryTile tile(*run->tiles, context.scratch, place.b, place.h, heads, place.first_row, place.rows);
-         tile.Attend(run->sink, *run->cancel);
+         if (Ranges(*run->problem, place.b) > 0 && place.first_row == 0) {
+           tile.Join(run->sink, *run->cancel);
+         } else {
+           tile.Attend(run->sink, *run->cancel);
+         }
        });
   std::vector<OutputKind> kinds;
   for (const OutputKind kind : problem.extras) {

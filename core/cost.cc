@@ -38,13 +38,13 @@ class Counter {
  public:
   std::int64_t Product(std::initializer_list<std::int64_t> factors) { return Take(CheckedProduct(factors)); }
   std::int64_t Sum(std::initializer_list<std::int64_t> terms) { return Take(CheckedSum(terms)); }
-  bool fits() const { return fits_; }
-
- private:
   std::int64_t Take(std::optional<std::int64_t> count) {
     if (!count) fits_ = false;
     return count.value_or(0);
   }
+  bool fits() const { return fits_; }
+
+ private:
   bool fits_ = true;
 };
 
@@ -85,6 +85,8 @@ void CountMemory(const Problem& problem, const TokenWidths& widths, Counter& cou
                                           counter.Product({b, problem.kv_rows, widths.k, kBytes})});
     }
     if (problem.Wants(OutputKind::kWeights)) cost.row_state_bytes = counter.Product({8, b, hq, problem.q_rows});
+    const std::int64_t parts = counter.Take(PartFloats(problem));
+    cost.row_state_bytes = counter.Sum({cost.row_state_bytes, counter.Product({parts, kBytes})});
   }
   cost.input_bytes = problem.input_bytes;
   cost.scratch_bytes_per_thread = ScratchBytesPerThread(problem);

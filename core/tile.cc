@@ -42,13 +42,15 @@ std::int64_t AlignedKey(std::int64_t key) { return key / kSoftmaxColumnsStep * k
 std::int64_t PaddedColumns(std::int64_t columns) { return CeilDiv(columns, kSoftmaxColumnsStep) * kSoftmaxColumnsStep; }
 
 // What the constructor carves, in its order.
-std::array<std::int64_t, 10> PieceFloats(const Problem& problem) {
+std::array<std::int64_t, 11> PieceFloats(const Problem& problem) {
   const std::int64_t rows = TileRows(problem), keys = std::min(kKeyTileColumns, problem.kv_rows);
   const std::int64_t packed = PacksAhead(problem) ? 0 : PackedDepth(problem) * PackedStride(problem.kv_rows);
+  const std::int64_t joined = RangesMax(problem) == 0 ? 0 : rows * (2 + problem.d_v);
   return {rows * problem.d_k,
           rows * kTileStride,
           rows * problem.d_v,
           rows * problem.d_v,
+          joined,
           keys * problem.d_v,
           packed,
           keys,
@@ -82,11 +84,11 @@ QueryTile::QueryTile(TilePlan& plan, Scratch& scratch, std::int64_t b, std::int6
       in_place_(InPlace(plan.problem, b)),
       live_rows_(std::clamp<std::int64_t>(plan.problem.q_len[static_cast<std::size_t>(b)] - first_row, 0, rows)) {
   Carver carver(scratch.Reserve(ScratchBytes(problem_)));
-  const std::array<std::int64_t, 10> floats = PieceFloats(problem_);
+  const std::array<std::int64_t, 11> floats = PieceFloats(problem_);
   float* gathered_q = nullptr;
   std::size_t piece = 0;
   for (float** const place :
-       {&gathered_q, &scores_, &accumulator_, &tile_sums_, &values_, &packed_, &bias_, &m_, &l_, &alpha_}) {
+       {&gathered_q, &scores_, &accumulator_, &tile_sums_, &joined_, &values_, &packed_, &bias_, &m_, &l_, &alpha_}) {
     *place = carver.Take(floats[piece++]);
   }
   if (live_rows_ == 0) return;
@@ -271,8 +273,7 @@ void QueryTile::Sanitize(std::int64_t row, std::int64_t key, std::int64_t column
   }
 }
 
-bool QueryTile::Accumulate(Rows rows, bool sanitize, const CancelToken& cancel) {
-  const Problem::KeyRange keys = KeysOf(rows);
+bool QueryTile::AccumulateKeys(Rows rows, Problem::KeyRange keys, bool sanitize, const CancelToken& cancel) {
   std::fill_n(m_ + rows.first, rows.count, kMinusInfinity);
   std::fill_n(l_ + rows.first, rows.count, 0.0F);
   float* const accumulator = accumulator_ + rows.first * problem_.d_v;
@@ -295,6 +296,78 @@ bool QueryTile::Accumulate(Rows rows, bool sanitize, const CancelToken& cancel) 
   }
   if (first) std::fill_n(accumulator, rows.count * problem_.d_v, 0.0F);
   return true;
+}
+
+Problem::KeyRange QueryTile::KeysOfRange(Rows rows, std::int64_t range) const {
+  const Problem::KeyRange keys = KeysOf(rows);
+  const std::int64_t width = RangeKeys(problem_.d_k, problem_.d_v);
+  return {std::max(keys.first, range * width), std::min(keys.end, (range + 1) * width)};
+}
+
+void QueryTile::StartJoin(Rows rows) {
+  for (std::int64_t row = rows.first; row < rows.first + rows.count; ++row) {
+    float* const joined = joined_ + row * (2 + problem_.d_v);
+    std::fill_n(joined, 2 + problem_.d_v, 0.0F);
+    joined[0] = kMinusInfinity;
+  }
+}
+
+void QueryTile::JoinRange(std::int64_t row, float m, float l, const float* sum) {
+  if (m == kMinusInfinity && l == 0) return;  // nothing there was allowed
+  float* const joined = joined_ + row * (2 + problem_.d_v);
+  // The range is one more logit, m, that stands for a sum l and a value: e^(m - new m) scales both.
+  float logit[kSoftmaxColumnsStep];
+  std::fill(std::begin(logit), std::end(logit), kMinusInfinity);
+  logit[0] = m;
+  float unused = 0, alpha = 0;
+  SoftmaxStep({logit, kSoftmaxColumnsStep, 1, kSoftmaxColumnsStep, plan_.exp2_factor}, joined, &unused, &alpha);
+  joined[1] = joined[1] * alpha + l * logit[0];
+  for (std::int64_t c = 0; c < problem_.d_v; ++c) joined[2 + c] = joined[2 + c] * alpha + sum[c] * logit[0];
+}
+
+void QueryTile::FinishJoin(Rows rows) {
+  for (std::int64_t row = rows.first; row < rows.first + rows.count; ++row) {
+    const float* const joined = joined_ + row * (2 + problem_.d_v);
+    m_[row] = joined[0];
+    l_[row] = joined[1];
+    std::copy_n(joined + 2, problem_.d_v, accumulator_ + row * problem_.d_v);
+  }
+}
+
+bool QueryTile::Accumulate(Rows rows, bool sanitize, const CancelToken& cancel) {
+  if (Ranges(problem_, b_) == 0) return AccumulateKeys(rows, KeysOf(rows), sanitize, cancel);
+  StartJoin(rows);
+  for (std::int64_t range = 0; range < Ranges(problem_, b_); ++range) {
+    if (!AccumulateKeys(rows, KeysOfRange(rows, range), sanitize, cancel)) return false;
+    for (std::int64_t row = rows.first; row < rows.first + rows.count; ++row) {
+      JoinRange(row, m_[row], l_[row], accumulator_ + row * problem_.d_v);
+    }
+  }
+  FinishJoin(rows);
+  return true;
+}
+
+bool QueryTile::AttendRange(std::int64_t range, const CancelToken& cancel) {
+  if (!AccumulateKeys(AllRows(), KeysOfRange(AllRows(), range), /*sanitize=*/false, cancel)) return false;
+  for (std::int64_t row = 0; row < AllRows().count; ++row) {
+    float* const part = plan_.Part(b_, range, HeadOf(row), IndexOf(row));
+    part[0] = m_[row];
+    part[1] = l_[row];
+    std::copy_n(accumulator_ + row * problem_.d_v, problem_.d_v, part + 2);
+  }
+  return true;
+}
+
+bool QueryTile::Join(RowSink& sink, const CancelToken& cancel) {
+  StartJoin(AllRows());
+  for (std::int64_t range = 0; range < Ranges(problem_, b_); ++range) {
+    for (std::int64_t row = 0; row < AllRows().count; ++row) {
+      const float* const part = plan_.Part(b_, range, HeadOf(row), IndexOf(row));
+      JoinRange(row, part[0], part[1], part + 2);
+    }
+  }
+  FinishJoin(AllRows());
+  return Finish(sink, cancel);
 }
 
 bool QueryTile::Allowed(std::int64_t row, std::int64_t key) const {
@@ -414,7 +487,10 @@ void QueryTile::KeepRowState(std::int64_t head) {
 }
 
 bool QueryTile::Attend(RowSink& sink, const CancelToken& cancel) {
-  if (!Accumulate(AllRows(), /*sanitize=*/false, cancel)) return false;
+  return Accumulate(AllRows(), /*sanitize=*/false, cancel) && Finish(sink, cancel);
+}
+
+bool QueryTile::Finish(RowSink& sink, const CancelToken& cancel) {
   double lse[kQueryTileRowsMax];
   for (std::int64_t row = 0; row < AllRows().count; ++row) lse[row] = FinishRow(row, cancel);
   if (cancel.ShouldStop()) return false;

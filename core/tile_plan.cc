@@ -16,6 +16,8 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
   packs_ahead = PacksAhead(problem);
   pairs = TakesPairs(problem);
   packed_depth = PackedDepth(problem);
+  ranges = RangesMax(problem);
+  if (ranges > 0) parts = AlignedBuffer<float>(PartFloats(problem).value());
   key_tiles = CeilDiv(problem.kv_rows, kKeyTileColumns);
   packed_stride = PackedStride(problem.kv_rows);
   scale = static_cast<float>(problem.scale);
@@ -73,6 +75,31 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
 bool InPlace(const Problem& problem, std::int64_t b) {
   const auto sequence = static_cast<std::size_t>(b);
   return ReadsInPlace(problem.q_len[sequence], problem.kv_len[sequence]);
+}
+
+std::int64_t Ranges(const Problem& problem, std::int64_t b) {
+  const auto sequence = static_cast<std::size_t>(b);
+  const std::int64_t q_len = problem.q_len[sequence];
+  const std::int64_t ranges = CeilDiv(problem.kv_len[sequence], RangeKeys(problem.d_k, problem.d_v));
+  return q_len > 0 && q_len <= kInPlaceQueriesMax && ranges > 1 ? ranges : 0;
+}
+
+std::int64_t RangesMax(const Problem& problem) {
+  std::int64_t ranges = 0;
+  for (std::int64_t b = 0; b < problem.batch; ++b) ranges = std::max(ranges, Ranges(problem, b));
+  return ranges;
+}
+
+namespace {
+std::int64_t PartRows(const Problem& problem) { return std::min(problem.q_rows, kInPlaceQueriesMax); }
+}  // namespace
+
+std::optional<std::int64_t> PartFloats(const Problem& problem) {
+  return CheckedProduct({problem.batch, RangesMax(problem), problem.q_heads, PartRows(problem), 2 + problem.d_v});
+}
+
+float* TilePlan::Part(std::int64_t b, std::int64_t range, std::int64_t h, std::int64_t i) const {
+  return parts.data() + (((b * ranges + range) * problem.q_heads + h) * PartRows(problem) + i) * (2 + problem.d_v);
 }
 
 std::int64_t TileRows(const Problem& problem) {

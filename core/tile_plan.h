@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 #include "core/buffer.h"
 #include "core/gemm.h"
@@ -22,6 +23,7 @@ struct TilePlan {
   bool packs_ahead = false;       // see PacksAhead
   bool pairs = false;             // see TakesPairs
   std::int64_t packed_depth = 0;  // rows of a packed key tile: d_k, or half as many of pairs
+  std::int64_t ranges = 0;        // RangesMax
 
   AlignedBuffer<float> packed_k;      // [B * Hkv, key_tiles, packed_depth, packed_stride]: K transposed, once for all
                                       // query tiles and heads of a group
@@ -32,6 +34,7 @@ struct TilePlan {
   AlignedBuffer<float> turned_q;      // [B, Nq, Hq, d_k], with rotary and without x
   AlignedBuffer<float> turned_k;      // [B, Nk, Hkv, d_k], likewise
   AlignedBuffer<float> heads_out;     // [B, Nq, Hq, d_v], with w_o
+  AlignedBuffer<float> parts;         // [B, ranges, Hq, PartRows, 2 + d_v], see Ranges: m, l and the sum of a row
   AlignedBuffer<float> row_m, row_l;  // [B * Hq * Nq], when weights are wanted: a row's final maximum and sum
 
   // Logits are scores * unit. Where nothing but the scale is between q . k and the exponential, and it is an ordinary
@@ -47,10 +50,18 @@ struct TilePlan {
     return (b * problem.q_heads + h) * problem.q_rows + i;
   }
   const float* KeyTile(std::int64_t b, std::int64_t kv_head, std::int64_t tile) const;
+  float* Part(std::int64_t b, std::int64_t range, std::int64_t h, std::int64_t i) const;
 };
 
 // True when sequence b reads K and V where they lie; its keys are not packed.
 bool InPlace(const Problem& problem, std::int64_t b);
+
+// Ranges that the keys of sequence b are cut into, to be computed apart; 0 when they are not cut.
+std::int64_t Ranges(const Problem& problem, std::int64_t b);
+std::int64_t RangesMax(const Problem& problem);
+
+// Floats of all parts: what the ranges of cut sequences come to before they are joined.
+std::optional<std::int64_t> PartFloats(const Problem& problem);
 
 // Most rows of one query tile of this problem.
 std::int64_t TileRows(const Problem& problem);

@@ -30,9 +30,18 @@ constexpr std::int64_t QueryTileRows(std::int64_t d_k, std::int64_t d_v, bool fr
 
 // A sequence with so few queries, or so little in all, reads K and V where they lie: packing would cost more than the
 // products. This decides which arithmetic a row meets, so it may depend on the sequence's own lengths alone.
+constexpr std::int64_t kInPlaceQueriesMax = 4;
 constexpr bool ReadsInPlace(std::int64_t q_len, std::int64_t kv_len) {
-  constexpr std::int64_t kQueries = 4, kPairs = 64;
-  return q_len <= kQueries || kv_len <= kPairs / q_len;
+  constexpr std::int64_t kPairs = 64;
+  return q_len <= kInPlaceQueriesMax || kv_len <= kPairs / q_len;
+}
+
+// Keys of one range, a multiple of kKeyTileColumns. A sequence of a few queries over more keys than that is cut at its
+// multiples; the ranges are computed apart, by any worker, and joined in their order. It is part of what a row's bytes
+// depend on.
+constexpr std::int64_t RangeKeys(std::int64_t d_k, std::int64_t d_v) {
+  constexpr std::int64_t kElements = std::int64_t{1} << 19;  // of K and V: about 2 MiB
+  return std::max<std::int64_t>(1, kElements / (d_k + d_v) / kKeyTileColumns) * kKeyTileColumns;
 }
 
 // Rows of x that share one product, and the block of its weights.

@@ -112,6 +112,7 @@ std::vector<Row> Rows() {
       {"1,1/1,131072,131072,64 to N = 8192", kLongest, Against::kRateOf, {kLong}, ">= 0.95, 64 MiB"},
       {"decode 1,32/32,1,4096,128", {1, 32, 32, 1, 4096, 128}, Against::kBandwidth, {}, ">= 0.85"},
       {"decode 1,32/8,1,16384,128", {1, 32, 8, 1, 16384, 128}, Against::kBandwidth, {}, ">= 0.85"},
+      {"decode 1,8/1,1,65536,128", {1, 8, 1, 1, 65536, 128}, Against::kBandwidth, {}, ">= 0.80"},
       {"decode 1,32/8,1,16384,128 float16",
        With({1, 32, 8, 1, 16384, 128}, [](Shape& s) { s.kv_dtype = DType::kFloat16; }),
        Against::kBandwidth,
