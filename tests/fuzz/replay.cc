@@ -1,9 +1,12 @@
-// Where there is no libFuzzer: runs every file of the folders that are named through the fuzzer's entry point, each
-// also cut short and with bytes flipped, so that the corpus works as an ordinary test.
+// Where there is no libFuzzer: runs every file of a folder through the fuzzer's entry point, each also cut short and
+// with bytes flipped at a number of places, so that the corpus works as an ordinary test.
+//
+//   NAME_replay PLACES FOLDER
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -20,12 +23,12 @@ void Run(const std::string& bytes) {
   LLVMFuzzerTestOneInput(exact.data(), exact.size());
 }
 
-int RunFile(const std::filesystem::path& path) {
+int RunFile(const std::filesystem::path& path, std::size_t places) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   int runs = 1;
   Run(bytes);
-  const std::size_t step = std::max<std::size_t>(bytes.size() / 256, 1);
+  const std::size_t step = std::max<std::size_t>(bytes.size() / places, 1);
   for (std::size_t at = 0; at < bytes.size(); at += step) {
     Run(bytes.substr(0, at));
     for (const int flip : {0x01, 0x80, 0xff}) {
@@ -42,13 +45,16 @@ int RunFile(const std::filesystem::path& path) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const int places = argc == 3 ? std::atoi(argv[1]) : 0;
+  if (places < 1) {
+    std::fprintf(stderr, "usage: %s PLACES FOLDER\n", argv[0]);
+    return 2;
+  }
   int files = 0, runs = 0;
-  for (int i = 1; i < argc; ++i) {
-    for (const auto& entry : std::filesystem::directory_iterator(argv[i])) {
-      if (!entry.is_regular_file()) continue;
-      runs += RunFile(entry.path());
-      ++files;
-    }
+  for (const auto& entry : std::filesystem::directory_iterator(argv[2])) {
+    if (!entry.is_regular_file()) continue;
+    runs += RunFile(entry.path(), static_cast<std::size_t>(places));
+    ++files;
   }
   std::printf("%d inputs from %d files\n", runs, files);
   return files > 0 ? 0 : 1;
