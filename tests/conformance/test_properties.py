@@ -217,11 +217,13 @@ def test_rows_beyond_their_length_win_over_nan(stub, reference):
     assert np.all(answer["output"][0, 0, 5:] == 0) and np.all(answer["lse"][0, 0, 5:] == -np.inf)
 
 
-def test_large_logits(stub):
+@pytest.mark.parametrize("sinks", [None, [100.0, -100.0]])
+@pytest.mark.parametrize("scale", [200.0, 20000.0])
+def test_large_logits(stub, scale, sinks):
     rng = np.random.default_rng(14)
-    for size in (10.0, 100.0):
-        q, k, v = draw(rng, 1, 2, 2, 40, 300, 32, 8)
-        check(stub, "attend", size * q, size * k, v, scale=1.0)
+    for rows in (3, 40):
+        q, k, v = draw(rng, 1, 2, 2, rows, 300, 32, 8)
+        check(stub, "attend", q, k, v, scale=scale, sinks=sinks)
 
 
 def test_the_offsets_used_are_echoed(stub):
