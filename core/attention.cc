@@ -460,7 +460,8 @@ absl::StatusOr<DenseAnswer> Attend(const Problem& problem, Executor& executor) {
 }
 
 std::int64_t ScratchBytesPerThread(const Problem& problem) {
-  std::int64_t bytes = problem.reference ? Reference::ScratchBytes(problem) : QueryTile::ScratchBytes(problem);
+  std::int64_t bytes =
+      problem.reference ? Reference::ScratchBytes(problem) : QueryTile::ScratchBytes(ScratchOf(problem));
   if (problem.projection.has_value())
     bytes = std::max(bytes, ProjectionScratchBytes() + kProjectionRows * problem.d_out * 4);
   return bytes;

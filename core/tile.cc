@@ -1,7 +1,6 @@
 #include "core/tile.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -41,33 +40,15 @@ std::int64_t AlignedKey(std::int64_t key) { return key / kSoftmaxColumnsStep * k
 
 std::int64_t PaddedColumns(std::int64_t columns) { return CeilDiv(columns, kSoftmaxColumnsStep) * kSoftmaxColumnsStep; }
 
-// What the constructor carves, in its order.
-std::array<std::int64_t, 11> PieceFloats(const Problem& problem) {
-  const std::int64_t rows = TileRows(problem), keys = std::min(kKeyTileColumns, problem.kv_rows);
-  const std::int64_t packed = PacksAhead(problem) ? 0 : PackedDepth(problem) * PackedStride(problem.kv_rows);
-  const std::int64_t joined = RangesMax(problem) == 0 ? 0 : rows * (2 + problem.d_v);
-  return {rows * problem.d_k,
-          rows * kTileStride,
-          rows * problem.d_v,
-          rows * problem.d_v,
-          joined,
-          keys * problem.d_v,
-          packed,
-          keys,
-          rows,
-          rows,
-          rows};
-}
-
 bool AnyNonFinite(const float* values, std::int64_t count) {
   return std::any_of(values, values + count, [](float value) { return !std::isfinite(value); });
 }
 
 }  // namespace
 
-std::int64_t QueryTile::ScratchBytes(const Problem& problem) {
+std::int64_t QueryTile::ScratchBytes(const ScratchFloats& pieces) {
   Carver carver(nullptr);
-  for (const std::int64_t floats : PieceFloats(problem)) carver.Take(floats);
+  for (const std::int64_t floats : pieces) carver.Take(floats);
   return carver.offset();
 }
 
@@ -83,13 +64,12 @@ QueryTile::QueryTile(TilePlan& plan, Scratch& scratch, std::int64_t b, std::int6
       rows_(rows),
       in_place_(InPlace(plan.problem, b)),
       live_rows_(std::clamp<std::int64_t>(plan.problem.q_len[static_cast<std::size_t>(b)] - first_row, 0, rows)) {
-  Carver carver(scratch.Reserve(ScratchBytes(problem_)));
-  const std::array<std::int64_t, 11> floats = PieceFloats(problem_);
+  Carver carver(scratch.Reserve(ScratchBytes(plan.scratch)));
   float* gathered_q = nullptr;
   std::size_t piece = 0;
   for (float** const place :
        {&gathered_q, &scores_, &accumulator_, &tile_sums_, &joined_, &values_, &packed_, &bias_, &m_, &l_, &alpha_}) {
-    *place = carver.Take(floats[piece++]);
+    *place = carver.Take(plan.scratch[piece++]);
   }
   if (live_rows_ == 0) return;
 

@@ -20,7 +20,7 @@ class QueryTile {
   QueryTile(TilePlan& plan, Scratch& scratch, std::int64_t b, std::int64_t h, std::int64_t heads,
             std::int64_t first_row, std::int64_t rows);
 
-  static std::int64_t ScratchBytes(const Problem& problem);
+  static std::int64_t ScratchBytes(const ScratchFloats& pieces);
 
   // Output and LSE of all rows. False when `cancel` stopped it.
   bool Attend(RowSink& sink, const CancelToken& cancel);

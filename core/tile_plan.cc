@@ -17,6 +17,7 @@ TilePlan::TilePlan(const Problem& validated) : problem(validated), q(validated.q
   pairs = TakesPairs(problem);
   packed_depth = PackedDepth(problem);
   ranges = RangesMax(problem);
+  scratch = ScratchOf(problem);
   if (ranges > 0) parts = AlignedBuffer<float>(PartFloats(problem).value());
   key_tiles = CeilDiv(problem.kv_rows, kKeyTileColumns);
   packed_stride = PackedStride(problem.kv_rows);
@@ -122,6 +123,14 @@ bool PacksAhead(const Problem& problem) {
   if (in_place == problem.batch) return false;
   const bool emits = std::any_of(problem.extras.begin(), problem.extras.end(), IsOfKeys);
   return emits || problem.q_heads > problem.kv_heads || problem.q_rows > TileRows(problem);
+}
+
+ScratchFloats ScratchOf(const Problem& problem) {
+  const std::int64_t rows = TileRows(problem), keys = std::min(kKeyTileColumns, problem.kv_rows);
+  const std::int64_t packed = PacksAhead(problem) ? 0 : PackedDepth(problem) * PackedStride(problem.kv_rows);
+  const std::int64_t joined = RangesMax(problem) == 0 ? 0 : rows * (2 + problem.d_v);
+  const std::int64_t q = rows * problem.d_k, scores = rows * kTileStride, sums = rows * problem.d_v;
+  return {q, scores, sums, sums, joined, keys * problem.d_v, packed, keys, rows, rows, rows};
 }
 
 bool PacksValuesAhead(const Problem& problem) {

@@ -3,6 +3,7 @@
 // phases wrote.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -12,6 +13,10 @@
 #include "core/problem.h"
 
 namespace attnd {
+
+// Floats of each piece of a query tile's scratch, in QueryTile's order.
+using ScratchFloats = std::array<std::int64_t, 11>;
+ScratchFloats ScratchOf(const Problem& problem);
 
 struct TilePlan {
   explicit TilePlan(const Problem& validated);
@@ -24,6 +29,7 @@ struct TilePlan {
   bool pairs = false;             // see TakesPairs
   std::int64_t packed_depth = 0;  // rows of a packed key tile: d_k, or half as many of pairs
   std::int64_t ranges = 0;        // RangesMax
+  ScratchFloats scratch{};
 
   AlignedBuffer<float> packed_k;      // [B * Hkv, key_tiles, packed_depth, packed_stride]: K transposed, once for all
                                       // query tiles and heads of a group
