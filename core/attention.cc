@@ -24,6 +24,8 @@ namespace {
 
 // Work below this many multiply-adds is not worth a turn at the executor: several items share a unit.
 constexpr std::int64_t kUnitMultiplyAddsMin = std::int64_t{1} << 18;
+// A problem above this many takes more than a slice or two: it is long, and short ones go first.
+constexpr double kShortMultiplyAddsMax = 1 << 28;
 
 // What all phases of one run share; it outlives them.
 struct Run {
@@ -42,25 +44,43 @@ struct Run {
 };
 
 // A phase is `items` pieces of work, each of about `cost` multiply-adds, in any order and all of them before the next
-// phase; whether they write rows to the sink decides whether its HasRoom holds them back. What is done with a phase is
-// up to whoever takes it: one of the two below.
+// phase; whether they write rows to the sink decides whether its HasRoom holds them back. A piece that gave way returns
+// its rest. What is done with a phase is up to whoever takes it: one of the two below.
 enum class Sink { kUntouched, kWritten };
+
+// What is left of a piece; most kinds always finish.
+template <class Work>
+std::unique_ptr<Rest> RunItem(const Work& work, std::int64_t item, WorkerContext& context) {
+  if constexpr (std::is_void_v<decltype(work(item, context))>) {
+    work(item, context);
+    return nullptr;
+  } else {
+    return work(item, context);
+  }
+}
 
 // Keeps phases for the executor, their items grouped into units.
 struct ForExecutor {
   std::vector<Phase>& phases;
   RowSink& sink;
+  double& multiply_adds;  // of all phases
 
   template <class Work>
   void operator()(std::int64_t items, std::int64_t cost, Sink writes, Work work) const {
     const std::int64_t group = std::max<std::int64_t>(1, kUnitMultiplyAddsMin / std::max<std::int64_t>(1, cost));
     Phase phase;
     phase.units = CeilDiv(items, group);
-    phase.run = [items, group, work = std::move(work)](std::int64_t unit, WorkerContext& context) {
+    phase.run = [items, group, work = std::move(work)](std::int64_t unit,
+                                                       WorkerContext& context) -> std::unique_ptr<Rest> {
+      if (group == 1) return RunItem(work, unit, context);
+      const auto* const waiting = std::exchange(context.waiting, nullptr);  // together they are short: none gives way
       const std::int64_t end = std::min(items, (unit + 1) * group);
       for (std::int64_t item = unit * group; item < end; ++item) work(item, context);
+      context.waiting = waiting;
+      return nullptr;
     };
     if (writes == Sink::kWritten) phase.may_start = [&rows = sink] { return rows.HasRoom(); };
+    multiply_adds += static_cast<double>(items) * static_cast<double>(cost);
     phases.push_back(std::move(phase));
   }
 };
@@ -98,12 +118,15 @@ void AddProjection(Run* run, Take take) {
                             {&problem.projection->k, run->tiles->projected_k.data()},
                             {&problem.projection->v, run->tiles->projected_v.data()}};
   for (const Target& target : targets) {
-    take(CeilDiv(rows, kProjectionRows), kProjectionRows * target.linear->in * target.linear->out, Sink::kUntouched,
-         [run, target, rows](std::int64_t item, WorkerContext& context) {
+    const std::int64_t blocks = CeilDiv(target.linear->out, kProjectionColumns);
+    take(CeilDiv(rows, kProjectionRows) * blocks,
+         kProjectionRows * target.linear->in * std::min(kProjectionColumns, target.linear->out), Sink::kUntouched,
+         [run, target, rows, blocks](std::int64_t item, WorkerContext& context) {
            const TensorView& x = run->problem->projection->x;
-           const std::int64_t row = item * kProjectionRows, count = std::min(kProjectionRows, rows - row);
+           const std::int64_t row = item / blocks * kProjectionRows, count = std::min(kProjectionRows, rows - row);
            const std::int64_t d_model = run->problem->projection->d_model;
-           Project(*target.linear, x.dtype, x.data + row * d_model * ElementBytes(x.dtype), d_model, count,
+           Project(*target.linear, item % blocks * kProjectionColumns, x.dtype,
+                   x.data + row * d_model * ElementBytes(x.dtype), d_model, count,
                    target.out + row * target.linear->out, target.linear->out,
                    context.scratch.Reserve(ProjectionScratchBytes()));
          });
@@ -166,6 +189,24 @@ std::int64_t HeadsOfUnit(const TilePlan& plan, const Place& place) {
   return in_group % together == 0 ? std::min(together, group - in_group) : 0;
 }
 
+// A query tile that gave way, with the scratch that holds what it came to.
+class RestOfTile : public Rest {
+ public:
+  RestOfTile(const struct Run& run, const QueryTile& tile, WorkerContext& context)
+      : run_(run), tile_(tile), scratch_(std::move(context.scratch)) {}
+
+  bool Run(WorkerContext& context) override {
+    if (!tile_.Attend(run_.sink, *run_.cancel, context)) return false;
+    context.scratch = std::move(scratch_);
+    return true;
+  }
+
+ private:
+  const struct Run& run_;
+  QueryTile tile_;
+  Scratch scratch_;
+};
+
 // Where keys are cut: every range of every kv head, with all the heads that share it, into the plan's parts.
 template <class Take>
 void AddRanges(Run* run, Take take) {
@@ -202,16 +243,13 @@ void AddAttention(Run* run, Take take) {
   const std::int64_t tile_rows = plan.tile_rows, row_cost = problem.kv_rows * (problem.d_k + problem.d_v) + 256;
   take(problem.batch * problem.q_heads * CeilDiv(problem.q_rows, tile_rows),
        std::min(tile_rows, problem.q_rows) * row_cost, Sink::kWritten,
-       [run, tile_rows](std::int64_t item, WorkerContext& context) {
+       [run, tile_rows](std::int64_t item, WorkerContext& context) -> std::unique_ptr<Rest> {
          const Place place = PlaceOf(item, run->problem->q_heads, run->problem->q_rows, tile_rows);
          const std::int64_t heads = HeadsOfUnit(*run->tiles, place);
-         if (heads == 0) return;
+         if (heads == 0) return nullptr;
          QueryTile tile(*run->tiles, context.scratch, place.b, place.h, heads, place.first_row, place.rows);
-         if (Ranges(*run->problem, place.b) > 0 && place.first_row == 0) {
-           tile.Join(run->sink, *run->cancel);
-         } else {
-           tile.Attend(run->sink, *run->cancel);
-         }
+         if (tile.Attend(run->sink, *run->cancel, context)) return nullptr;
+         return std::make_unique<RestOfTile>(*run, tile, context);
        });
   std::vector<OutputKind> kinds;
   for (const OutputKind kind : problem.extras) {
@@ -240,10 +278,11 @@ void AddProjectOut(Run* run, Take take) {
          const Problem& p = *run->problem;
          const Place place = PlaceOf(item, 1, p.q_rows, kProjectionRows);
          AlignedBuffer<float> out(place.rows * linear.out);
-         Project(linear, DType::kFloat32,
-                 reinterpret_cast<const std::byte*>(run->tiles->heads_out.data() +
-                                                    (place.b * p.q_rows + place.first_row) * linear.in),
-                 linear.in, place.rows, out.data(), linear.out, context.scratch.Reserve(ProjectionScratchBytes()));
+         const float* const heads = run->tiles->heads_out.data() + (place.b * p.q_rows + place.first_row) * linear.in;
+         for (std::int64_t column = 0; column < linear.out; column += kProjectionColumns) {
+           Project(linear, column, DType::kFloat32, reinterpret_cast<const std::byte*>(heads), linear.in, place.rows,
+                   out.data(), linear.out, context.scratch.Reserve(ProjectionScratchBytes()));
+         }
          const RowBlock block{OutputKind::kOutput, p.output_dtype, place.b, 0, place.first_row, place.rows, linear.out};
          const RowSpan span = run->sink.Open(block);
          for (std::int64_t row = 0; row < place.rows; ++row) {
@@ -375,7 +414,7 @@ AttentionReport AttendHere(std::shared_ptr<const Problem> problem, RowSink& sink
   Run run(std::move(problem), sink, std::move(cancel));
   run.tiles.emplace(*run.problem);
   AddAttention(&run, RightHere{context, *run.cancel});
-  return {run.cancel->status(), run.NonfiniteRows(), absl::ZeroDuration(), absl::Now() - start};
+  return {run.cancel->status(), run.NonfiniteRows(), absl::ZeroDuration(), absl::Now() - start, 1, 1};
 }
 
 }  // namespace
@@ -405,7 +444,7 @@ RowSpan DenseSink::Open(const RowBlock& block) {
 
 std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowSink& sink, Executor& executor,
                                     std::shared_ptr<CancelToken> cancel,
-                                    std::function<void(const AttentionReport&)> done) {
+                                    std::function<void(const AttentionReport&)> done, JobClass job_class) {
   if (IsSmall(*problem) && sink.HasRoom()) {
     const AttentionReport report = AttendHere(std::move(problem), sink, std::move(cancel));
     done(report);
@@ -413,7 +452,8 @@ std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowS
   }
   auto run = std::make_shared<Run>(std::move(problem), sink, cancel);
   std::vector<Phase> phases;
-  const ForExecutor take{phases, sink};
+  double multiply_adds = 0;
+  const ForExecutor take{phases, sink, multiply_adds};
   if (run->problem->reference) {
     AddReference(run.get(), take);
   } else {
@@ -424,10 +464,14 @@ std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowS
     AddAttention(run.get(), take);
     if (run->problem->d_out > 0) AddProjectOut(run.get(), take);
   }
-  auto job = std::make_shared<Job>(std::move(phases), std::move(cancel),
-                                   [run, done = std::move(done)](const JobReport& report) {
-                                     done({report.status, run->NonfiniteRows(), report.queued, report.computed});
-                                   });
+  job_class.is_long = multiply_adds > kShortMultiplyAddsMax;
+  job_class.deadline = cancel->deadline();
+  auto job = std::make_shared<Job>(
+      std::move(phases), std::move(cancel),
+      [run, done = std::move(done)](const JobReport& report) {
+        done({report.status, run->NonfiniteRows(), report.queued, report.computed, report.slices, report.workers});
+      },
+      std::move(job_class));
   executor.Submit(job);
   return job;
 }

@@ -70,15 +70,16 @@ struct AttentionReport {
   absl::Status status;
   std::int64_t nonfinite_rows = 0;
   absl::Duration queued, computed;
+  std::int64_t slices = 0, workers = 0;  // turns that compute threads took at it, and how many different threads
 };
 
-// Runs the problem; `done` is called exactly once: from a worker, or, where the work is too small to be worth handing
-// over, from the calling thread before this returns. The problem (its bytes too), and the sink must live until then.
-// The returned job is for Executor::Wake; null when `done` was called already. Throws std::bad_alloc, then without
-// `done`.
+// Runs the problem, as one of the jobs of job_class.client and at that weight (the rest of job_class is found here);
+// `done` is called exactly once: from a worker, or, where the work is too small to be worth handing over, from the
+// calling thread before this returns. The problem (its bytes too), and the sink must live until then. The returned job
+// is for Executor::Wake; null when `done` was called already. Throws std::bad_alloc, then without `done`.
 std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowSink& sink, Executor& executor,
                                     std::shared_ptr<CancelToken> cancel,
-                                    std::function<void(const AttentionReport&)> done);
+                                    std::function<void(const AttentionReport&)> done, JobClass job_class = {});
 
 // One output of Attend as bytes in reply order.
 struct DenseAnswer {

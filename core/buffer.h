@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <utility>
 
 namespace attnd {
 
@@ -21,6 +22,14 @@ class AlignedBuffer {
       : data_(static_cast<T*>(
             ::operator new[](static_cast<std::size_t>(count) * sizeof(T), std::align_val_t{kBufferAlignment}))),
         count_(count) {}
+
+  AlignedBuffer(AlignedBuffer&& other) noexcept
+      : data_(std::move(other.data_)), count_(std::exchange(other.count_, 0)) {}
+  AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
+    data_ = std::move(other.data_);
+    count_ = std::exchange(other.count_, 0);
+    return *this;
+  }
 
   T* data() const { return data_.get(); }
   std::int64_t count() const { return count_; }

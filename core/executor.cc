@@ -1,11 +1,19 @@
 #include "core/executor.h"
 
+#include <algorithm>
 #include <new>
 
 #include "absl/time/clock.h"
 #include "core/flush_subnormals.h"
 
 namespace attnd {
+namespace {
+
+// How long a unit runs while others wait.
+constexpr absl::Duration kSlice = absl::Milliseconds(1);
+
+}  // namespace
+
 void CancelToken::Cancel(absl::Status reason) {
   const std::lock_guard lock(mutex_);
   if (cancelled_.load(std::memory_order_relaxed)) return;
@@ -38,9 +46,9 @@ Executor::~Executor() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    for (const std::shared_ptr<Job>& job : in_flight_) {
+    for (const auto& [job, shared] : in_flight_) {
       job->cancel_->Cancel(absl::CancelledError("the compute pool is shutting down"));
-      Enqueue(job);
+      Enqueue(*job);
     }
   }
   work_.notify_all();
@@ -48,16 +56,29 @@ Executor::~Executor() {
 }
 
 void Executor::Submit(std::shared_ptr<Job> job) {
+  // What may fail to be allocated comes first: nothing below Enter does.
+  job->rests_.reserve(workers_.size());
+  job->workers_.resize(workers_.size());
   const std::lock_guard lock(mutex_);
-  job->submitted_ = absl::Now();
-  in_flight_.insert(job);
-  if (stopping_) job->cancel_->Cancel(absl::CancelledError("the compute pool is shutting down"));
-  Enqueue(job);
+  Job& submitted = *job;
+  in_flight_.emplace(&submitted, std::move(job));
+  try {
+    queue_.Enter(submitted);
+  } catch (const std::bad_alloc&) {
+    in_flight_.erase(&submitted);
+    throw;
+  }
+  submitted.submitted_ = absl::Now();
+  if (stopping_) submitted.cancel_->Cancel(absl::CancelledError("the compute pool is shutting down"));
+  Enqueue(submitted);
+  work_.notify_one();
 }
 
 void Executor::Wake(const std::shared_ptr<Job>& job) {
   const std::lock_guard lock(mutex_);
-  Enqueue(job);
+  if (job->finished_) return;
+  Enqueue(*job);
+  work_.notify_one();
 }
 
 std::int64_t Executor::jobs_in_flight() const {
@@ -65,72 +86,110 @@ std::int64_t Executor::jobs_in_flight() const {
   return static_cast<std::int64_t>(in_flight_.size());
 }
 
-void Executor::Enqueue(const std::shared_ptr<Job>& job) {
-  if (job->queued_ || job->finished_) return;
-  job->queued_ = true;
-  ready_.push_back(job);
-  work_.notify_one();
+void Executor::Enqueue(Job& job) {
+  queue_.Push(job);
+  waiting_.store(queue_.size(), std::memory_order_relaxed);
 }
 
 bool Executor::Exhausted(Job& job) {
   if (job.cancel_->ShouldStop()) return true;
-  while (job.phase_ < job.phases_.size() && job.running_ == 0 && job.next_unit_ >= job.phases_[job.phase_].units) {
+  while (job.phase_ < job.phases_.size() && job.running_ == 0 && job.rests_.empty() &&
+         job.next_unit_ >= job.phases_[job.phase_].units) {
     ++job.phase_;
     job.next_unit_ = 0;
   }
   return job.phase_ == job.phases_.size();
 }
 
-void Executor::RunUnit(const std::shared_ptr<Job>& job, std::int64_t unit, WorkerContext& context) {
-  const Phase& phase = job->phases_[job->phase_];  // stays while running_ > 0
-  mutex_.unlock();
-  try {
-    phase.run(unit, context);
-  } catch (const std::bad_alloc&) {
-    job->cancel_->Cancel(absl::ResourceExhaustedError("out of memory while computing"));
+bool Executor::HasWork(const Job& job) {
+  if (!job.rests_.empty()) return true;
+  const Phase& phase = job.phases_[job.phase_];
+  // Units that run elsewhere bring the job back when they end, and Wake does when there is room.
+  return job.next_unit_ < phase.units && (phase.may_start == nullptr || phase.may_start());
+}
+
+void Executor::RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::mutex>& lock) {
+  const Phase& phase = job.phases_[job.phase_];  // stays while running_ > 0
+  std::unique_ptr<Rest> rest;
+  std::int64_t unit = 0;
+  if (job.rests_.empty()) {
+    unit = job.next_unit_++;
+  } else {
+    rest = std::move(job.rests_.back());
+    job.rests_.pop_back();
   }
-  mutex_.lock();
+  ++job.running_;
+  ++job.slices_;
+  job.workers_[static_cast<std::size_t>(context.worker)] = true;
+  const absl::Time start = absl::Now();
+  if (job.started_ == absl::Time()) job.started_ = start;
+  if (!job.rests_.empty() || job.next_unit_ < phase.units) {
+    Enqueue(job);
+    work_.notify_one();
+  }
+  context.own = job.queued() ? 1 : 0;
+  context.slice_end = start + kSlice;
+  lock.unlock();
+  try {
+    if (rest == nullptr) {
+      rest = phase.run(unit, context);
+    } else if (rest->Run(context)) {
+      rest.reset();
+    }
+  } catch (const std::bad_alloc&) {
+    rest.reset();
+    job.cancel_->Cancel(absl::ResourceExhaustedError("out of memory while computing"));
+  }
+  const absl::Duration used = absl::Now() - start;
+  lock.lock();
+  if (rest != nullptr) job.rests_.push_back(std::move(rest));  // there is room: one a worker at most
+  --job.running_;
+  queue_.Charge(job, absl::ToDoubleSeconds(used - kSlice));
+  Enqueue(job);  // this worker looks again by itself
+  if (queue_.size() > 1) work_.notify_one();
+}
+
+void Executor::End(Job& job, std::unique_lock<std::mutex>& lock) {
+  job.finished_ = true;
+  queue_.Leave(job);
+  const std::shared_ptr<Job> keep = std::move(in_flight_.extract(&job).mapped());
+  const absl::Time now = absl::Now();
+  JobReport report;
+  // A job whose last unit ended is done, even when its deadline passed at that moment.
+  if (job.phase_ < job.phases_.size()) report.status = job.cancel_->status();
+  if (job.started_ == absl::Time()) job.started_ = now;
+  report.queued = job.started_ - job.submitted_;
+  report.computed = now - job.started_;
+  report.slices = job.slices_;
+  report.workers = std::count(job.workers_.begin(), job.workers_.end(), true);
+  const auto done = std::move(job.done_);
+  lock.unlock();
+  job.rests_.clear();
+  job.phases_.clear();
+  done(report);
+  lock.lock();
+  if (stopping_) work_.notify_all();
 }
 
 void Executor::Work(int worker) {
   const FlushSubnormals flush;
   WorkerContext context;
   context.worker = worker;
+  context.waiting = &waiting_;
   std::unique_lock lock(mutex_);
   while (true) {
-    work_.wait(lock, [this] { return !ready_.empty() || (stopping_ && in_flight_.empty()); });
-    if (ready_.empty()) return;
-    const std::shared_ptr<Job> job = std::move(ready_.front());
-    ready_.pop_front();
-    job->queued_ = false;
-    if (!Exhausted(*job)) {
-      const Phase& phase = job->phases_[job->phase_];
-      if (job->next_unit_ >= phase.units) continue;                    // the phase's last units still run elsewhere
-      if (phase.may_start != nullptr && !phase.may_start()) continue;  // Wake brings it back
-      const std::int64_t unit = job->next_unit_++;
-      ++job->running_;
-      if (job->started_ == absl::Time()) job->started_ = absl::Now();
-      if (job->next_unit_ < phase.units) Enqueue(job);
-      RunUnit(job, unit, context);
-      --job->running_;
-      Enqueue(job);
-    } else if (job->running_ == 0 && !job->finished_) {
-      job->finished_ = true;
-      in_flight_.erase(job);
-      const absl::Time now = absl::Now();
-      JobReport report;
-      // A job whose last unit ended is done, even when its deadline passed at that moment.
-      if (job->phase_ < job->phases_.size()) report.status = job->cancel_->status();
-      if (job->started_ == absl::Time()) job->started_ = now;
-      report.queued = job->started_ - job->submitted_;
-      report.computed = now - job->started_;
-      const auto done = std::move(job->done_);
-      job->phases_.clear();
-      lock.unlock();
-      done(report);
-      lock.lock();
-      if (stopping_) work_.notify_all();
+    work_.wait(lock, [this] { return queue_.size() > 0 || (stopping_ && in_flight_.empty()); });
+    QueuedJob* const due = queue_.Pop(absl::ToDoubleSeconds(kSlice));
+    if (due == nullptr) return;
+    waiting_.store(queue_.size(), std::memory_order_relaxed);
+    Job& job = static_cast<Job&>(*due);
+    const bool exhausted = Exhausted(job);
+    if (!exhausted && HasWork(job)) {
+      RunSlice(job, context, lock);
+      continue;
     }
+    queue_.Charge(job, -absl::ToDoubleSeconds(kSlice));  // nothing was used
+    if (exhausted && job.running_ == 0) End(job, lock);
   }
 }
 

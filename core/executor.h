@@ -1,26 +1,26 @@
-// The compute pool: a fixed number of worker threads that take units of work from jobs, one unit each in turn.
+// The compute pool: a fixed number of worker threads that take slices of work from jobs, shared fairly among clients.
 //
 // A job is a list of phases run one after another; a phase is a number of units that may run at the same time in any
-// order. Between two units a worker looks for the next due job (round robin), so a small job never waits for all of a
-// large one. Workers flush subnormal numbers. Nothing here knows what attention is. Thread rule: every public function
-// may be called from any thread.
+// order. A worker runs one unit and then asks the FairQueue who is due; a long unit gives way when its slice of a
+// millisecond is over and another job waits, and any worker takes it up again later. Workers flush subnormal numbers.
+// Nothing here knows what attention is. Thread rule: every public function may be called from any thread.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/buffer.h"
+#include "core/fair_queue.h"
 
 namespace attnd {
 
@@ -44,15 +44,33 @@ class CancelToken {
   absl::Status reason_;
 };
 
-// Memory of one worker, reused from unit to unit.
+// Memory of one worker, reused from unit to unit, and whether its unit should give way.
 struct WorkerContext {
   int worker = 0;
   Scratch scratch;
+  // True when the unit has had its slice and another job waits. Only a unit that can be taken up again need ask.
+  bool ShouldPause() const {
+    return waiting != nullptr && waiting->load(std::memory_order_relaxed) > own && absl::Now() >= slice_end;
+  }
+
+  // Set by the executor; nobody waits for a context without one.
+  const std::atomic<std::int64_t>* waiting = nullptr;
+  std::int64_t own = 0;  // of these, the unit's own job
+  absl::Time slice_end;
+};
+
+// What is left of a unit that gave way, to be taken up by any worker.
+class Rest {
+ public:
+  virtual ~Rest() = default;
+  // True when the unit is done, false when it gave way again.
+  virtual bool Run(WorkerContext& context) = 0;
 };
 
 struct Phase {
   std::int64_t units = 0;
-  std::function<void(std::int64_t unit, WorkerContext& context)> run;
+  // Null when the unit is done.
+  std::function<std::unique_ptr<Rest>(std::int64_t unit, WorkerContext& context)> run;
   // When set and false, no unit starts until Executor::Wake is called for the job.
   std::function<bool()> may_start;
 };
@@ -62,12 +80,18 @@ struct JobReport {
   absl::Status status;  // OK, or why it stopped early
   absl::Duration queued;
   absl::Duration computed;
+  std::int64_t slices = 0;   // times that a worker took it up
+  std::int64_t workers = 0;  // different ones
 };
 
-class Job {
+class Job : private QueuedJob {
  public:
-  Job(std::vector<Phase> phases, std::shared_ptr<CancelToken> cancel, std::function<void(const JobReport&)> done)
-      : phases_(std::move(phases)), cancel_(std::move(cancel)), done_(std::move(done)) {}
+  Job(std::vector<Phase> phases, std::shared_ptr<CancelToken> cancel, std::function<void(const JobReport&)> done,
+      JobClass job_class = {})
+      : QueuedJob(std::move(job_class)),
+        phases_(std::move(phases)),
+        cancel_(std::move(cancel)),
+        done_(std::move(done)) {}
 
  private:
   friend class Executor;
@@ -78,7 +102,9 @@ class Job {
   std::size_t phase_ = 0;
   std::int64_t next_unit_ = 0;
   std::int64_t running_ = 0;
-  bool queued_ = false;  // stands in Executor::ready_
+  std::int64_t slices_ = 0;
+  std::vector<bool> workers_;                 // who took a slice
+  std::vector<std::unique_ptr<Rest>> rests_;  // of this phase's units that gave way; room for one a worker
   bool finished_ = false;
   absl::Time submitted_, started_;
 };
@@ -103,15 +129,21 @@ class Executor {
  private:
   // All but Work expect mutex_ to be held.
   void Work(int worker);
-  void RunUnit(const std::shared_ptr<Job>& job, std::int64_t unit, WorkerContext& context);
-  void Enqueue(const std::shared_ptr<Job>& job);
+  // One slice of a job that has something to run: a unit, or the rest of one.
+  void RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::mutex>& lock);
+  void Enqueue(Job& job);
+  // Reports, with `lock` released meanwhile; the job is gone then.
+  void End(Job& job, std::unique_lock<std::mutex>& lock);
   // Moves past phases that are done; true when nothing of the job is left to run.
   static bool Exhausted(Job& job);
+  // Whether a worker could take up something of it now.
+  static bool HasWork(const Job& job);
 
   mutable std::mutex mutex_;
   std::condition_variable work_;
-  std::deque<std::shared_ptr<Job>> ready_;
-  std::unordered_set<std::shared_ptr<Job>> in_flight_;
+  FairQueue queue_;
+  std::atomic<std::int64_t> waiting_{0};  // queue_.size(), for workers that do not hold mutex_
+  std::unordered_map<Job*, std::shared_ptr<Job>> in_flight_;
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };

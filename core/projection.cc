@@ -39,11 +39,12 @@ std::int64_t ProjectionScratchBytes() {
   return (kProjectionRows * kProjectionDepth + kProjectionDepth * kProjectionColumns + kProjectionColumns) * 4;
 }
 
-void Project(const Linear& linear, DType x_dtype, const std::byte* x, std::int64_t x_stride, std::int64_t rows,
-             float* out, std::int64_t out_stride, std::byte* scratch) {
+void Project(const Linear& linear, std::int64_t column, DType x_dtype, const std::byte* x, std::int64_t x_stride,
+             std::int64_t rows, float* out, std::int64_t out_stride, std::byte* scratch) {
   auto* const x_scratch = reinterpret_cast<float*>(scratch);
   float* const weight_scratch = x_scratch + kProjectionRows * kProjectionDepth;
   float* const bias = weight_scratch + kProjectionDepth * kProjectionColumns;
+  const std::int64_t columns = std::min(kProjectionColumns, linear.out - column);
   for (std::int64_t depth = 0; depth < linear.in; depth += kProjectionDepth) {
     const std::int64_t depths = std::min(kProjectionDepth, linear.in - depth);
     const float* a = reinterpret_cast<const float*>(x) + depth;
@@ -56,18 +57,12 @@ void Project(const Linear& linear, DType x_dtype, const std::byte* x, std::int64
       a = x_scratch;
       lda = kProjectionDepth;
     }
-    for (std::int64_t column = 0; column < linear.out; column += kProjectionColumns) {
-      const std::int64_t columns = std::min(kProjectionColumns, linear.out - column);
-      const WeightBlock block = LoadBlock(linear, depth, depths, column, columns, weight_scratch);
-      Gemm({rows, columns, depths, lda, block.stride, out_stride, depth > 0}, a, block.data, out + column);
-    }
+    const WeightBlock block = LoadBlock(linear, depth, depths, column, columns, weight_scratch);
+    Gemm({rows, columns, depths, lda, block.stride, out_stride, depth > 0}, a, block.data, out + column);
   }
   if (linear.bias == nullptr) return;
-  for (std::int64_t column = 0; column < linear.out; column += kProjectionColumns) {
-    const std::int64_t columns = std::min(kProjectionColumns, linear.out - column);
-    WidenToFloat(*linear.bias_dtype, linear.bias + column * ElementBytes(*linear.bias_dtype), columns, bias);
-    for (std::int64_t row = 0; row < rows; ++row) AddBias(out + row * out_stride + column, bias, columns);
-  }
+  WidenToFloat(*linear.bias_dtype, linear.bias + column * ElementBytes(*linear.bias_dtype), columns, bias);
+  for (std::int64_t row = 0; row < rows; ++row) AddBias(out + row * out_stride + column, bias, columns);
 }
 
 }  // namespace attnd

@@ -1,4 +1,4 @@
-// Rows of x times a weight matrix, plus bias, in float32: x W + b.
+// Rows of x times a weight matrix, plus bias, in float32: x W + b, a block of columns at a time.
 //
 // The sum over the inner dimension runs in a fixed order, so a row's bytes do not depend on how many rows share the
 // product. Thread rule: pure function on memory the caller owns.
@@ -14,9 +14,9 @@ namespace attnd {
 // Bytes of scratch for one call.
 std::int64_t ProjectionScratchBytes();
 
-// x: `rows` rows of `linear.in` elements, x_stride elements apart; out: [rows, out_stride] float32. rows <=
-// kProjectionRows.
-void Project(const Linear& linear, DType x_dtype, const std::byte* x, std::int64_t x_stride, std::int64_t rows,
-             float* out, std::int64_t out_stride, std::byte* scratch);
+// x: `rows` rows of `linear.in` elements, x_stride elements apart; out: [rows, out_stride] float32, of which the
+// columns [column, column + kProjectionColumns) that linear.out has are written. rows <= kProjectionRows.
+void Project(const Linear& linear, std::int64_t column, DType x_dtype, const std::byte* x, std::int64_t x_stride,
+             std::int64_t rows, float* out, std::int64_t out_stride, std::byte* scratch);
 
 }  // namespace attnd

@@ -71,6 +71,7 @@ QueryTile::QueryTile(TilePlan& plan, Scratch& scratch, std::int64_t b, std::int6
        {&gathered_q, &scores_, &accumulator_, &tile_sums_, &joined_, &values_, &packed_, &bias_, &m_, &l_, &alpha_}) {
     *place = carver.Take(plan.scratch[piece++]);
   }
+  lse_ = reinterpret_cast<double*>(carver.Take(plan.scratch[piece]));
   if (live_rows_ == 0) return;
 
   if (plan.pairs && !in_place_) {
@@ -253,15 +254,20 @@ void QueryTile::Sanitize(std::int64_t row, std::int64_t key, std::int64_t column
   }
 }
 
-bool QueryTile::AccumulateKeys(Rows rows, Problem::KeyRange keys, bool sanitize, const CancelToken& cancel) {
-  std::fill_n(m_ + rows.first, rows.count, kMinusInfinity);
-  std::fill_n(l_ + rows.first, rows.count, 0.0F);
+QueryTile::Progress QueryTile::AccumulateKeys(Rows rows, Problem::KeyRange keys, bool sanitize,
+                                              const CancelToken& cancel, Cursor& cursor, const WorkerContext* context) {
   float* const accumulator = accumulator_ + rows.first * problem_.d_v;
-  bool first = true;
-  for (std::int64_t key = AlignedKey(keys.first), next = 0; key < keys.end; key = next) {
-    if (cancel.ShouldStop()) return false;
-    next = (key / kKeyTileColumns + 1) * kKeyTileColumns;
-    const std::int64_t columns = std::min(next, keys.end) - key;
+  if (!cursor.started) {
+    cursor = {true, true, AlignedKey(keys.first)};
+    std::fill_n(m_ + rows.first, rows.count, kMinusInfinity);
+    std::fill_n(l_ + rows.first, rows.count, 0.0F);
+  }
+  while (cursor.key < keys.end) {
+    if (cancel.ShouldStop()) return Progress::kStopped;
+    if (context != nullptr && context->ShouldPause()) return Progress::kPaused;
+    const std::int64_t key = cursor.key;
+    cursor.key = (key / kKeyTileColumns + 1) * kKeyTileColumns;
+    const std::int64_t columns = std::min(cursor.key, keys.end) - key;
     LookAtMask(rows, key, columns);
     if (mask_ == MaskSummary::kAllFalse) continue;
     Products(rows, key, columns);
@@ -270,12 +276,12 @@ bool QueryTile::AccumulateKeys(Rows rows, Problem::KeyRange keys, bool sanitize,
     SoftmaxStep(
         {scores_ + rows.first * kTileStride, kTileStride, rows.count, PaddedColumns(columns), plan_.exp2_factor},
         m_ + rows.first, l_ + rows.first, alpha_ + rows.first);
-    if (!first) RescaleRows(accumulator, problem_.d_v, rows.count, problem_.d_v, alpha_ + rows.first);
-    AddValues(rows, key, columns, !first, sanitize);
-    first = false;
+    if (!cursor.first) RescaleRows(accumulator, problem_.d_v, rows.count, problem_.d_v, alpha_ + rows.first);
+    AddValues(rows, key, columns, !cursor.first, sanitize);
+    cursor.first = false;
   }
-  if (first) std::fill_n(accumulator, rows.count * problem_.d_v, 0.0F);
-  return true;
+  if (cursor.first) std::fill_n(accumulator, rows.count * problem_.d_v, 0.0F);
+  return Progress::kDone;
 }
 
 Problem::KeyRange QueryTile::KeysOfRange(Rows rows, std::int64_t range) const {
@@ -314,21 +320,28 @@ void QueryTile::FinishJoin(Rows rows) {
   }
 }
 
-bool QueryTile::Accumulate(Rows rows, bool sanitize, const CancelToken& cancel) {
-  if (Ranges(problem_, b_) == 0) return AccumulateKeys(rows, KeysOf(rows), sanitize, cancel);
+QueryTile::Progress QueryTile::Accumulate(Rows rows, bool sanitize, const CancelToken& cancel) {
+  const std::int64_t ranges = Ranges(problem_, b_);
+  Cursor whole;
+  if (ranges == 0) return AccumulateKeys(rows, KeysOf(rows), sanitize, cancel, whole);
   StartJoin(rows);
-  for (std::int64_t range = 0; range < Ranges(problem_, b_); ++range) {
-    if (!AccumulateKeys(rows, KeysOfRange(rows, range), sanitize, cancel)) return false;
+  for (std::int64_t range = 0; range < ranges; ++range) {
+    Cursor cursor;
+    const Progress progress = AccumulateKeys(rows, KeysOfRange(rows, range), sanitize, cancel, cursor);
+    if (progress != Progress::kDone) return progress;
     for (std::int64_t row = rows.first; row < rows.first + rows.count; ++row) {
       JoinRange(row, m_[row], l_[row], accumulator_ + row * problem_.d_v);
     }
   }
   FinishJoin(rows);
-  return true;
+  return Progress::kDone;
 }
 
 bool QueryTile::AttendRange(std::int64_t range, const CancelToken& cancel) {
-  if (!AccumulateKeys(AllRows(), KeysOfRange(AllRows(), range), /*sanitize=*/false, cancel)) return false;
+  Cursor cursor;
+  const Progress progress =
+      AccumulateKeys(AllRows(), KeysOfRange(AllRows(), range), /*sanitize=*/false, cancel, cursor);
+  if (progress != Progress::kDone) return false;
   for (std::int64_t row = 0; row < AllRows().count; ++row) {
     float* const part = plan_.Part(b_, range, HeadOf(row), IndexOf(row));
     part[0] = m_[row];
@@ -338,7 +351,7 @@ bool QueryTile::AttendRange(std::int64_t range, const CancelToken& cancel) {
   return true;
 }
 
-bool QueryTile::Join(RowSink& sink, const CancelToken& cancel) {
+void QueryTile::JoinParts() {
   StartJoin(AllRows());
   for (std::int64_t range = 0; range < Ranges(problem_, b_); ++range) {
     for (std::int64_t row = 0; row < AllRows().count; ++row) {
@@ -347,7 +360,6 @@ bool QueryTile::Join(RowSink& sink, const CancelToken& cancel) {
     }
   }
   FinishJoin(AllRows());
-  return Finish(sink, cancel);
 }
 
 bool QueryTile::Allowed(std::int64_t row, std::int64_t key) const {
@@ -412,7 +424,7 @@ double QueryTile::FinishRow(std::int64_t row, const CancelToken& cancel) {
   if (!DivideRow(output, l_[row], problem_.d_v) && std::isfinite(l_[row]) && MayHoldExcluded(row)) {
     // Perhaps a NaN or an infinity in the value of a key that this row may not see. Again, alone, with such values
     // cleared: the same operations on the same numbers otherwise, so the same bytes as if they had been finite.
-    if (Accumulate({row, 1}, /*sanitize=*/true, cancel)) {
+    if (Accumulate({row, 1}, /*sanitize=*/true, cancel) == Progress::kDone) {
       MergeSink(row);
       DivideRow(output, l_[row], problem_.d_v);
     }
@@ -466,17 +478,25 @@ void QueryTile::KeepRowState(std::int64_t head) {
   std::copy_n(l_ + head * live_rows_, live_rows_, plan_.row_l.data() + index);
 }
 
-bool QueryTile::Attend(RowSink& sink, const CancelToken& cancel) {
-  return Accumulate(AllRows(), /*sanitize=*/false, cancel) && Finish(sink, cancel);
-}
-
-bool QueryTile::Finish(RowSink& sink, const CancelToken& cancel) {
-  double lse[kQueryTileRowsMax];
-  for (std::int64_t row = 0; row < AllRows().count; ++row) lse[row] = FinishRow(row, cancel);
-  if (cancel.ShouldStop()) return false;
+bool QueryTile::Attend(RowSink& sink, const CancelToken& cancel, const WorkerContext& context) {
+  if (finished_rows_ == 0 && Ranges(problem_, b_) > 0 && live_rows_ > 0) {
+    JoinParts();
+  } else if (finished_rows_ == 0) {
+    const Progress progress =
+        AccumulateKeys(AllRows(), KeysOf(AllRows()), /*sanitize=*/false, cancel, cursor_, &context);
+    if (progress == Progress::kStopped) return true;
+    if (progress == Progress::kPaused) return false;
+  }
+  while (finished_rows_ < AllRows().count) {
+    lse_[finished_rows_] = FinishRow(finished_rows_, cancel);
+    ++finished_rows_;
+    // Rows that must be computed again, alone, may take long together.
+    if (finished_rows_ < AllRows().count && context.ShouldPause()) return false;
+  }
+  if (cancel.ShouldStop()) return true;
   for (std::int64_t head = 0; head < heads_; ++head) {
     KeepRowState(head);
-    StoreHead(head, sink, lse + head * live_rows_);
+    StoreHead(head, sink, lse_ + head * live_rows_);
   }
   return true;
 }

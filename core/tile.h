@@ -22,13 +22,12 @@ class QueryTile {
 
   static std::int64_t ScratchBytes(const ScratchFloats& pieces);
 
-  // Output and LSE of all rows. False when `cancel` stopped it.
-  bool Attend(RowSink& sink, const CancelToken& cancel);
-
-  // The same in two steps where keys are cut: each range by itself into the plan's parts, in any order; then, when all
-  // are there, all of them together.
+  // Where keys are cut, before Attend: one range by itself into the plan's parts. False when `cancel` stopped it.
   bool AttendRange(std::int64_t range, const CancelToken& cancel);
-  bool Join(RowSink& sink, const CancelToken& cancel);
+
+  // Output and LSE of all rows. False when it gave way to others (context.ShouldPause), with what it came to in its
+  // scratch: call it again. True when it is done or `cancel` stopped it.
+  bool Attend(RowSink& sink, const CancelToken& cancel, const WorkerContext& context);
 
   // Weights and scores of all rows, from the (m, l) that Attend left in the plan.
   bool Emit(std::span<const OutputKind> kinds, RowSink& sink, const CancelToken& cancel);
@@ -57,9 +56,18 @@ class QueryTile {
   void LookAtMask(Rows rows, std::int64_t key, std::int64_t columns);
   MaskSummary MaskOf(std::int64_t row, std::int64_t key, std::int64_t columns) const;
   const float* BiasRow(std::int64_t row, std::int64_t key, std::int64_t columns);
-  // m_, l_ and accumulator_ of `rows` over all keys, or over some.
-  bool Accumulate(Rows rows, bool sanitize, const CancelToken& cancel);
-  bool AccumulateKeys(Rows rows, Problem::KeyRange keys, bool sanitize, const CancelToken& cancel);
+  enum class Progress { kDone, kStopped, kPaused };
+  // Where AccumulateKeys goes on.
+  struct Cursor {
+    bool started = false, first = true;  // first: no key tile counted yet
+    std::int64_t key = 0;
+  };
+  // m_, l_ and accumulator_ of `rows` over all keys, or over some. Pauses only with a context.
+  Progress Accumulate(Rows rows, bool sanitize, const CancelToken& cancel);
+  Progress AccumulateKeys(Rows rows, Problem::KeyRange keys, bool sanitize, const CancelToken& cancel, Cursor& cursor,
+                          const WorkerContext* context = nullptr);
+  // The plan's parts of all ranges into m_, l_ and accumulator_.
+  void JoinParts();
   // Those of KeysOf(rows) that lie in range `range`.
   Problem::KeyRange KeysOfRange(Rows rows, std::int64_t range) const;
   // Takes one range's (m, l, sum) into a row's joined ones, which begin at StartJoin and end in m_, l_ and
@@ -67,8 +75,6 @@ class QueryTile {
   void StartJoin(Rows rows);
   void JoinRange(std::int64_t row, float m, float l, const float* sum);
   void FinishJoin(Rows rows);
-  // Divides and stores what m_, l_ and accumulator_ hold of all rows.
-  bool Finish(RowSink& sink, const CancelToken& cancel);
   void Sanitize(std::int64_t row, std::int64_t key, std::int64_t columns);
   std::int64_t AllowedKeys(std::int64_t row) const;
   bool Allowed(std::int64_t row, std::int64_t key) const;
@@ -93,13 +99,16 @@ class QueryTile {
   const float* q_ = nullptr;            // [rows, d_k]
   const std::byte* q_pairs_ = nullptr;  // the same in bfloat16, where scores are made of pairs
   std::int64_t q_stride_ = 0;
-  float* scores_ = nullptr;       // [rows, 256]
-  float* accumulator_ = nullptr;  // [rows, d_v]
-  float* tile_sums_ = nullptr;    // [rows, d_v], what one key tile adds where V is read in place
-  float* joined_ = nullptr;       // [rows, 2 + d_v], m, l and the sum over joined ranges
-  float* values_ = nullptr;       // [256, d_v], widened, or those of excluded keys cleared
-  float* packed_ = nullptr;       // [packed_depth, packed_stride], unless packed ahead
-  float* bias_ = nullptr;         // [256]
+  float* scores_ = nullptr;         // [rows, 256]
+  float* accumulator_ = nullptr;    // [rows, d_v]
+  float* tile_sums_ = nullptr;      // [rows, d_v], what one key tile adds where V is read in place
+  float* joined_ = nullptr;         // [rows, 2 + d_v], m, l and the sum over joined ranges
+  float* values_ = nullptr;         // [256, d_v], widened, or those of excluded keys cleared
+  float* packed_ = nullptr;         // [packed_depth, packed_stride], unless packed ahead
+  float* bias_ = nullptr;           // [256]
+  double* lse_ = nullptr;           // [rows]
+  Cursor cursor_;                   // of Attend
+  std::int64_t finished_rows_ = 0;  // of Attend: rows whose output is divided
   float *m_ = nullptr, *l_ = nullptr, *alpha_ = nullptr;  // [rows]
 };
 

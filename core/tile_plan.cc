@@ -130,7 +130,7 @@ ScratchFloats ScratchOf(const Problem& problem) {
   const std::int64_t packed = PacksAhead(problem) ? 0 : PackedDepth(problem) * PackedStride(problem.kv_rows);
   const std::int64_t joined = RangesMax(problem) == 0 ? 0 : rows * (2 + problem.d_v);
   const std::int64_t q = rows * problem.d_k, scores = rows * kTileStride, sums = rows * problem.d_v;
-  return {q, scores, sums, sums, joined, keys * problem.d_v, packed, keys, rows, rows, rows};
+  return {q, scores, sums, sums, joined, keys * problem.d_v, packed, keys, rows, rows, rows, 2 * rows};
 }
 
 bool PacksValuesAhead(const Problem& problem) {

@@ -15,7 +15,7 @@
 namespace attnd {
 
 // Floats of each piece of a query tile's scratch, in QueryTile's order.
-using ScratchFloats = std::array<std::int64_t, 11>;
+using ScratchFloats = std::array<std::int64_t, 12>;
 ScratchFloats ScratchOf(const Problem& problem);
 
 struct TilePlan {

@@ -66,6 +66,7 @@ double RunOnAll(Executor& executor, const std::function<void(int)>& fn) {
     ++arrived;
     while (arrived < threads) std::this_thread::yield();
     fn(static_cast<int>(unit));
+    return nullptr;
   };
   const absl::Time start = absl::Now();
   executor.Submit(

@@ -14,15 +14,19 @@ namespace {
 JobReport RunJob(Executor& executor, std::vector<Phase> phases,
                  std::shared_ptr<CancelToken> cancel = std::make_shared<CancelToken>()) {
   std::promise<JobReport> done;
-  executor.Submit(std::make_shared<Job>(std::move(phases), std::move(cancel),
-                                        [&done](const JobReport& report) { done.set_value(report); }));
+  executor.Submit(std::make_shared<Job>(
+      std::move(phases), std::move(cancel), [&done](const JobReport& report) { done.set_value(report); },
+      JobClass{"client"}));
   return done.get_future().get();
 }
 
 Phase Count(std::int64_t units, std::function<void(std::int64_t)> fn) {
   Phase phase;
   phase.units = units;
-  phase.run = [fn = std::move(fn)](std::int64_t unit, WorkerContext&) { fn(unit); };
+  phase.run = [fn = std::move(fn)](std::int64_t unit, WorkerContext&) {
+    fn(unit);
+    return nullptr;
+  };
   return phase;
 }
 
@@ -58,18 +62,19 @@ TEST(ExecutorTest, ASmallJobDoesNotWaitForAllOfALargeOne) {
   std::shared_future<void> gate = go.get_future().share();
   std::atomic<std::int64_t> large_units{0};
   std::promise<void> large_done;
-  executor.Submit(std::make_shared<Job>(std::vector<Phase>{Count(1000,
-                                                                 [&, gate](std::int64_t) {
-                                                                   gate.wait();
-                                                                   ++large_units;
-                                                                 })},
-                                        std::make_shared<CancelToken>(),
-                                        [&](const JobReport&) { large_done.set_value(); }));
+  executor.Submit(std::make_shared<Job>(
+      std::vector<Phase>{Count(1000,
+                               [&, gate](std::int64_t) {
+                                 gate.wait();
+                                 ++large_units;
+                               })},
+      std::make_shared<CancelToken>(), [&](const JobReport&) { large_done.set_value(); },
+      JobClass{"client", 4, /*is_long=*/true}));
   std::int64_t seen = -1;
   std::promise<void> small_done;
-  executor.Submit(std::make_shared<Job>(std::vector<Phase>{Count(1, [&](std::int64_t) { seen = large_units; })},
-                                        std::make_shared<CancelToken>(),
-                                        [&](const JobReport&) { small_done.set_value(); }));
+  executor.Submit(std::make_shared<Job>(
+      std::vector<Phase>{Count(1, [&](std::int64_t) { seen = large_units; })}, std::make_shared<CancelToken>(),
+      [&](const JobReport&) { small_done.set_value(); }, JobClass{"client"}));
   go.set_value();
   small_done.get_future().wait();
   EXPECT_GE(seen, 0);
@@ -93,6 +98,64 @@ TEST(ExecutorTest, CancelStopsBetweenUnitsWithItsReason) {
                                   cancel);
   EXPECT_EQ(report.status, absl::CancelledError("enough"));
   EXPECT_LE(units, 11);
+}
+
+// Runs until it is asked to give way, as often as it takes.
+class Endless : public Rest {
+ public:
+  Endless(std::atomic<bool>& enough, std::atomic<int>& pauses) : enough_(enough), pauses_(pauses) {}
+  bool Run(WorkerContext& context) override {
+    while (!enough_ && !context.ShouldPause()) std::this_thread::yield();
+    pauses_ += !enough_;
+    return enough_;
+  }
+
+ private:
+  std::atomic<bool>& enough_;
+  std::atomic<int>& pauses_;
+};
+
+TEST(ExecutorTest, AUnitGivesWayToOthersAndIsTakenUpAgain) {
+  Executor executor(1);
+  std::atomic<bool> enough{false};
+  std::atomic<int> pauses{0};
+  Phase phase;
+  phase.units = 1;
+  phase.run = [&](std::int64_t, WorkerContext& context) -> std::unique_ptr<Rest> {
+    auto rest = std::make_unique<Endless>(enough, pauses);
+    if (rest->Run(context)) return nullptr;
+    return rest;
+  };
+  std::promise<JobReport> giant;
+  executor.Submit(std::make_shared<Job>(
+      std::vector<Phase>{phase}, std::make_shared<CancelToken>(),
+      [&](const JobReport& report) { giant.set_value(report); }, JobClass{"client", 4, /*is_long=*/true}));
+  // The only worker is busy for good, and still others are served.
+  for (int n = 0; n < 3; ++n) EXPECT_TRUE(RunJob(executor, {Count(1, [](std::int64_t) {})}).status.ok());
+  EXPECT_GE(pauses, 1);
+  enough = true;
+  const JobReport report = giant.get_future().get();
+  EXPECT_TRUE(report.status.ok());
+  EXPECT_EQ(report.slices, 1 + pauses);
+  EXPECT_EQ(report.workers, 1);
+}
+
+TEST(ExecutorTest, CancelEndsAJobWhoseUnitGaveWay) {
+  Executor executor(1);
+  std::atomic<bool> never{false};
+  std::atomic<int> pauses{0};
+  Phase phase;
+  phase.units = 1;
+  phase.run = [&](std::int64_t, WorkerContext&) { return std::make_unique<Endless>(never, pauses); };
+  const auto cancel = std::make_shared<CancelToken>();
+  std::promise<JobReport> done;
+  executor.Submit(std::make_shared<Job>(
+      std::vector<Phase>{phase}, cancel, [&](const JobReport& report) { done.set_value(report); },
+      JobClass{"client", 4, /*is_long=*/true}));
+  while (pauses == 0) RunJob(executor, {Count(1, [](std::int64_t) {})});
+  cancel->Cancel(absl::CancelledError("enough"));
+  RunJob(executor, {Count(1, [](std::int64_t) {})});
+  EXPECT_EQ(done.get_future().get().status, absl::CancelledError("enough"));
 }
 
 TEST(ExecutorTest, APassedDeadlineNeverStarts) {

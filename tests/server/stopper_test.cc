@@ -27,7 +27,7 @@ struct HeldJob {
   HeldJob(Executor& executor, Stopper& stopper) {
     std::vector<Phase> phases(1);
     phases[0].units = 1;
-    phases[0].run = [](std::int64_t, WorkerContext&) {};
+    phases[0].run = [](std::int64_t, WorkerContext&) { return nullptr; };
     phases[0].may_start = [this] {
       const bool may = open;
       looked = true;
