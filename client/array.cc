@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -23,45 +24,99 @@ constexpr NamedType kTypes[] = {{DType::kFloat32, "float32", 4},   {DType::kFloa
                                 {DType::kBFloat16, "bfloat16", 2}, {DType::kFloat64, "float64", 8},
                                 {DType::kBool, "bool", 1},         {DType::kInt64, "int64", 8}};
 
-// A binary format narrower than float64, with an implicit leading bit, subnormals and infinities.
-struct NarrowFormat {
-  int exponent_bits;
-  int mantissa_bits;
+// IEEE 754's binary16.
+struct Float16 {
+  std::uint16_t bits = 0;
+  static constexpr int kMantissaBits = 10, kBias = 15, kInfinity = 0x7c00;
+  static constexpr double kLeast = 0x1p-24;  // the least subnormal number
 };
-constexpr NarrowFormat kFloat16Format{5, 10};
-constexpr NarrowFormat kBFloat16Format{8, 7};
+// The upper half of a float.
+struct BFloat16 {
+  std::uint16_t bits = 0;
+  static constexpr int kMantissaBits = 7, kBias = 127, kInfinity = 0x7f80;
+  static constexpr double kLeast = 0x1p-133;
+};
 
-double Decode(NarrowFormat format, std::uint16_t bits) {
-  const int mantissa = bits & ((1 << format.mantissa_bits) - 1);
-  const int exponent_max = (1 << format.exponent_bits) - 1;
-  const int exponent = (bits >> format.mantissa_bits) & exponent_max;
-  const int exponent_least = 2 - (1 << (format.exponent_bits - 1));
-  double value = 0;
-  if (exponent == exponent_max) {
-    value = mantissa != 0 ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity();
-  } else if (exponent == 0) {
-    value = std::ldexp(mantissa, exponent_least - format.mantissa_bits);
-  } else {
-    value = std::ldexp(mantissa | (1 << format.mantissa_bits), exponent - 1 + exponent_least - format.mantissa_bits);
+// What lies between a wide format, float or double as an unsigned integer, and a narrow one.
+template <typename Wide, typename Narrow>
+struct Between {
+  using Bits = std::conditional_t<sizeof(Wide) == 8, std::uint64_t, std::uint32_t>;
+  static constexpr int kWidth = 8 * sizeof(Wide);
+  static constexpr int kMantissaBits = std::numeric_limits<Wide>::digits - 1;
+  static constexpr int kShift = kMantissaBits - Narrow::kMantissaBits;
+  static constexpr Bits kSign = Bits{1} << (kWidth - 1);
+  static constexpr Bits kInfinity = std::bit_cast<Bits>(std::numeric_limits<Wide>::infinity());
+  static constexpr int kBias = std::numeric_limits<Wide>::max_exponent - 1;
+  static constexpr Bits kRebias = static_cast<Bits>(kBias - Narrow::kBias) << kMantissaBits;
+};
+
+// Both ways without branches, so that a loop over them becomes vector instructions.
+template <typename Wide, typename Narrow>
+Narrow Encode(Wide value) {
+  using B = Between<Wide, Narrow>;
+  using Bits = typename B::Bits;
+  constexpr Bits kSmallestNormal = B::kRebias + (Bits{1} << B::kMantissaBits);
+  constexpr Bits kTooLarge = B::kRebias + (static_cast<Bits>(2 * Narrow::kBias + 1) << B::kMantissaBits);
+  constexpr Bits kNaN = Narrow::kInfinity | 1 << (Narrow::kMantissaBits - 1);
+  // Next to this number the wide format's last place is the narrow one's least number, so that adding it rounds.
+  constexpr auto kRounder = static_cast<Wide>(Narrow::kLeast * (std::uint64_t{1} << B::kMantissaBits));
+  const auto bits = std::bit_cast<Bits>(value);
+  const Bits magnitude = bits & ~B::kSign;
+  // Half a last place less one, and one more where the number below is odd. A carry goes on into the exponent, and from
+  // the largest number to infinity.
+  Bits narrow = (magnitude - B::kRebias + (Bits{1} << (B::kShift - 1)) - 1 + (magnitude >> B::kShift & 1)) >> B::kShift;
+  if constexpr (B::kRebias != 0) {
+    const Bits subnormal =
+        std::bit_cast<Bits>(std::bit_cast<Wide>(magnitude) + kRounder) - std::bit_cast<Bits>(kRounder);
+    narrow = magnitude < kSmallestNormal ? subnormal : narrow;
   }
-  return (bits & 0x8000) != 0 ? -value : value;
+  narrow = magnitude < kTooLarge ? narrow : Bits{Narrow::kInfinity};
+  narrow |= (bits & B::kSign) >> (B::kWidth - 16);
+  return {static_cast<std::uint16_t>(magnitude <= B::kInfinity ? narrow : kNaN)};
 }
 
-std::uint16_t Encode(NarrowFormat format, double value) {
-  const int infinity = ((1 << format.exponent_bits) - 1) << format.mantissa_bits;
-  if (std::isnan(value)) return static_cast<std::uint16_t>(infinity | (1 << (format.mantissa_bits - 1)));
-  const int sign = std::signbit(value) ? 0x8000 : 0;
-  const double magnitude = std::fabs(value);
-  if (magnitude == 0) return static_cast<std::uint16_t>(sign);
-  if (std::isinf(magnitude)) return static_cast<std::uint16_t>(sign | infinity);
-  const int exponent_least = 2 - (1 << (format.exponent_bits - 1));
-  const int exponent = std::max(std::ilogb(magnitude), exponent_least);
-  if (exponent > -exponent_least + 1) return static_cast<std::uint16_t>(sign | infinity);
-  // The significand as an integer with its leading bit: adding it to the exponent field carries where rounding does,
-  // and gives subnormals their exponent field of 0.
-  const int significand = static_cast<int>(std::nearbyint(std::ldexp(magnitude, format.mantissa_bits - exponent)));
-  const int bits = ((exponent - exponent_least) << format.mantissa_bits) + significand;
-  return static_cast<std::uint16_t>(sign | std::min(bits, infinity));
+template <typename Wide, typename Narrow>
+Wide Decode(Narrow value) {
+  using B = Between<Wide, Narrow>;
+  using Bits = typename B::Bits;
+  const Bits magnitude = value.bits & Bits{0x7fff};
+  Bits wide = (magnitude << B::kShift) + B::kRebias;
+  if constexpr (B::kRebias != 0) {
+    const auto subnormal = static_cast<Wide>(static_cast<std::int32_t>(magnitude)) * static_cast<Wide>(Narrow::kLeast);
+    wide = magnitude >> Narrow::kMantissaBits == 0 ? std::bit_cast<Bits>(subnormal) : wide;
+  }
+  wide = magnitude < Bits{Narrow::kInfinity} ? wide : B::kInfinity;
+  wide |= (value.bits & Bits{0x8000}) << (B::kWidth - 16);
+  constexpr auto kNaN = std::bit_cast<Bits>(std::numeric_limits<Wide>::quiet_NaN());
+  return std::bit_cast<Wide>(magnitude <= Bits{Narrow::kInfinity} ? wide : kNaN);
+}
+
+template <typename Wide, typename T>
+Wide Widen(T value) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return static_cast<Wide>(value);
+  } else {
+    return Decode<Wide>(value);
+  }
+}
+template <typename T, typename Wide>
+T RoundTo(Wide value) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return static_cast<T>(value);
+  } else {
+    return Encode<Wide, T>(value);
+  }
+}
+
+// Calls `call` with a number of the type. `dtype` is a float type.
+template <typename Call>
+void WithType(DType dtype, const Call& call) {
+  switch (dtype) {
+    case DType::kFloat16: return call(Float16{});
+    case DType::kBFloat16: return call(BFloat16{});
+    case DType::kFloat64: return call(double{});
+    default: return call(float{});
+  }
 }
 
 template <typename T>
@@ -139,10 +194,30 @@ absl::StatusOr<std::int64_t> ByteCount(DType dtype, const std::vector<std::int64
   return bytes;
 }
 
-double Float16ToDouble(std::uint16_t bits) { return Decode(kFloat16Format, bits); }
-double BFloat16ToDouble(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-std::uint16_t DoubleToFloat16(double value) { return Encode(kFloat16Format, value); }
-std::uint16_t DoubleToBFloat16(double value) { return Encode(kBFloat16Format, value); }
+double Float16ToDouble(std::uint16_t bits) { return Decode<double>(Float16{bits}); }
+double BFloat16ToDouble(std::uint16_t bits) { return Decode<double>(BFloat16{bits}); }
+std::uint16_t DoubleToFloat16(double value) { return Encode<double, Float16>(value).bits; }
+std::uint16_t DoubleToBFloat16(double value) { return Encode<double, BFloat16>(value).bits; }
+
+void ConvertElements(DType from_dtype, absl::string_view from, DType to_dtype, char* to) {
+  if (from_dtype == to_dtype) {
+    if (!from.empty()) std::memcpy(to, from.data(), from.size());
+    return;
+  }
+  WithType(from_dtype, [&](auto source) {
+    WithType(to_dtype, [&](auto target) {
+      using Source = decltype(source);
+      using Target = decltype(target);
+      // Wide enough to hold either, so that there is one rounding.
+      using Wide = std::conditional_t<sizeof(Source) == 8 || sizeof(Target) == 8, double, float>;
+      const std::size_t count = from.size() / sizeof(Source);
+      const char* const elements = from.data();
+      for (std::size_t i = 0; i < count; ++i) {
+        Store(RoundTo<Target>(Widen<Wide>(Load<Source>(elements + i * sizeof(Source)))), to + i * sizeof(Target));
+      }
+    });
+  });
+}
 
 absl::StatusOr<Array> Array::Zeros(DType dtype, std::vector<std::int64_t> shape) {
   const absl::StatusOr<std::int64_t> bytes = ByteCount(dtype, shape);
@@ -187,10 +262,8 @@ absl::StatusOr<Array> Convert(Array array, DType dtype) {
   if (!IsFloat(array.dtype) || !IsFloat(dtype)) {
     return absl::InvalidArgumentError(absl::StrCat("cannot convert ", Name(array.dtype), " to ", Name(dtype)));
   }
-  absl::StatusOr<Array> converted = Array::Zeros(dtype, array.shape);
-  if (!converted.ok()) return converted;
-  const std::int64_t count = array.elements();
-  for (std::int64_t i = 0; i < count; ++i) converted->Set(i, array.At(i));
+  Array converted{dtype, array.shape, std::string(static_cast<std::size_t>(array.elements() * ElementBytes(dtype)), 0)};
+  ConvertElements(array.dtype, array.bytes, dtype, converted.bytes.data());
   return converted;
 }
 

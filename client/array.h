@@ -37,6 +37,10 @@ double BFloat16ToDouble(std::uint16_t bits);
 std::uint16_t DoubleToFloat16(double value);
 std::uint16_t DoubleToBFloat16(double value);
 
+// The elements in `from` to `to`: the same bytes when the types are equal, else from one float type to another, each
+// rounded once to nearest even. `to` has room for all of them and lies apart; neither need be aligned.
+void ConvertElements(DType from_dtype, absl::string_view from, DType to_dtype, char* to);
+
 struct Array {
   DType dtype = DType::kFloat32;
   std::vector<std::int64_t> shape;
@@ -55,7 +59,7 @@ struct Array {
   void Set(std::int64_t index, double value);
 };
 
-// The same values in another float type, each rounded once. INVALID_ARGUMENT between other types.
+// The same elements in another float type, each rounded once. INVALID_ARGUMENT between other types.
 absl::StatusOr<Array> Convert(Array array, DType dtype);
 
 }  // namespace attnd::client

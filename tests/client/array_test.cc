@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace attnd::client {
@@ -71,6 +72,107 @@ TEST(ArrayTest, EveryNarrowNumberComesBackFromFloat64) {
       EXPECT_EQ(DoubleToBFloat16(BFloat16ToDouble(half)), half);
     }
   }
+}
+
+// The standard's own formula: numbers whose exponent field is 0 have no leading 1.
+double ByFormula(int bits, int mantissa_bits, int bias) {
+  const int exponent = bits >> mantissa_bits, mantissa = bits & ((1 << mantissa_bits) - 1);
+  return exponent == 0 ? std::ldexp(mantissa, 1 - bias - mantissa_bits)
+                       : std::ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
+}
+
+std::uint16_t Bits(const Array& array, std::int64_t index) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, array.bytes.data() + 2 * index, sizeof(bits));
+  return bits;
+}
+
+struct NarrowType {
+  DType dtype;
+  int mantissa_bits, bias, infinity;
+};
+constexpr NarrowType kNarrowTypes[] = {{DType::kFloat16, 10, 15, 0x7c00}, {DType::kBFloat16, 7, 127, 0x7f80}};
+
+TEST(ArrayTest, EveryNarrowNumberWidensToTheStandardsValue) {
+  for (const NarrowType& type : kNarrowTypes) {
+    Array narrow{type.dtype, {2, type.infinity + 2}, ""};
+    for (const int sign : {0, 0x8000}) {
+      for (int bits = 0; bits <= type.infinity + 1; ++bits) {
+        const auto half = static_cast<std::uint16_t>(sign | bits);
+        narrow.bytes.append(reinterpret_cast<const char*>(&half), sizeof(half));
+      }
+    }
+    for (const DType wide_dtype : {DType::kFloat32, DType::kFloat64}) {
+      const absl::StatusOr<Array> wide = Convert(narrow, wide_dtype);
+      ASSERT_TRUE(wide.ok());
+      std::int64_t i = 0;
+      for (const double sign : {1.0, -1.0}) {
+        for (int bits = 0; bits < type.infinity; ++bits, ++i) {
+          ASSERT_EQ(wide->At(i), sign * ByFormula(bits, type.mantissa_bits, type.bias)) << Name(type.dtype) << bits;
+          ASSERT_EQ(std::signbit(wide->At(i)), sign < 0);
+        }
+        EXPECT_EQ(wide->At(i++), sign * kInf);
+        EXPECT_TRUE(std::isnan(wide->At(i++)));
+      }
+    }
+  }
+}
+
+// Between any two neighbours: the middle goes to the even one, and what is next to the middle to the nearer one. Beyond
+// the largest number the neighbour is the next power of two, which is written as infinity.
+TEST(ArrayTest, EveryMiddleRoundsToEvenFromFloat32AndFloat64) {
+  for (const NarrowType& type : kNarrowTypes) {
+    std::vector<float> numbers;
+    std::vector<double> doubles;
+    std::vector<int> right;
+    for (int bits = 0; bits < type.infinity; ++bits) {
+      const double low = ByFormula(bits, type.mantissa_bits, type.bias);
+      const double middle = (low + ByFormula(bits + 1, type.mantissa_bits, type.bias)) / 2;
+      const auto number = static_cast<float>(middle);  // exact: it has one significant bit more
+      for (const float sign : {1.0F, -1.0F}) {
+        const int sign_bit = sign < 0 ? 0x8000 : 0;
+        numbers.insert(numbers.end(), {sign * std::nextafter(number, 0.0F), sign * number,
+                                       sign * std::nextafter(number, std::numeric_limits<float>::infinity())});
+        doubles.insert(doubles.end(),
+                       {sign * std::nextafter(middle, 0.0), sign * middle, sign * std::nextafter(middle, kInf)});
+        right.insert(right.end(), {sign_bit | bits, sign_bit | (bits + bits % 2), sign_bit | (bits + 1)});
+      }
+    }
+    const auto count = static_cast<std::int64_t>(right.size());
+    for (const Array& wide : {Array::Of({count}, numbers), Array::Of({count}, doubles)}) {
+      const absl::StatusOr<Array> narrow = Convert(wide, type.dtype);
+      ASSERT_TRUE(narrow.ok());
+      for (std::int64_t i = 0; i < count; ++i) {
+        ASSERT_EQ(Bits(*narrow, i), right[static_cast<std::size_t>(i)]) << Name(type.dtype) << " of " << wide.At(i);
+      }
+    }
+  }
+}
+
+TEST(ArrayTest, ConvertKeepsInfinityAndMakesNaNQuiet) {
+  const Array wide = Array::Of({5}, std::vector<float>{INFINITY, -INFINITY, NAN, -NAN, 3.4e38F});
+  const int right[2][5] = {{0x7c00, 0xfc00, 0x7e00, 0x7e00, 0x7c00}, {0x7f80, 0xff80, 0x7fc0, 0x7fc0, 0x7f80}};
+  for (int type = 0; type < 2; ++type) {
+    const absl::StatusOr<Array> narrow = Convert(wide, kNarrowTypes[type].dtype);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(Bits(*narrow, i), right[type][i]);
+  }
+  // The largest float16 and one of its subnormal numbers, by way of float32, as bfloat16.
+  const absl::StatusOr<Array> half = Convert(Array::Of({2}, std::vector<float>{65504, 0x1p-24F}), DType::kFloat16);
+  const absl::StatusOr<Array> brain = Convert(*half, DType::kBFloat16);
+  EXPECT_EQ(brain->At(0), 65536);
+  EXPECT_EQ(brain->At(1), 0x1p-24);
+}
+
+TEST(ArrayTest, ConvertElementsNeedsNoAlignmentAndMovesEqualTypesAsTheyAre) {
+  const Array wide = Array::Of({3}, std::vector<float>{1, -2, 0.5F});
+  const std::string shifted = "?" + wide.bytes;
+  std::string to(1 + 6, '!');
+  ConvertElements(DType::kFloat32, absl::string_view(shifted).substr(1), DType::kBFloat16, to.data() + 1);
+  EXPECT_EQ(to, std::string("!\x80\x3f\x00\xc0\x00\x3f", 7));
+  const std::string signalling("\x01\x7c\x01\xfc", 4);  // float16 NaN with payloads
+  std::string same(4, '!');
+  ConvertElements(DType::kFloat16, signalling, DType::kFloat16, same.data());
+  EXPECT_EQ(same, signalling);
 }
 
 TEST(ArrayTest, ConvertKeepsShapeAndRounds) {
