@@ -26,7 +26,8 @@ absl::StatusOr<Answer> ToAnswer(const Problem& problem, v1::AttendResponse respo
     absl::StatusOr<std::vector<std::int64_t>> shape = problem.InCallersRank(kind, array->shape);
     if (!shape.ok()) return shape.status();
     array->shape = *std::move(shape);
-    return array;
+    const DType dtype = problem.AnswerDType(kind, array->dtype);
+    return array->dtype == dtype ? std::move(array) : Convert(*std::move(array), dtype);
   };
   absl::StatusOr<Array> output = take(v1::OUTPUT_KIND_OUTPUT, std::move(*response.mutable_output()));
   if (!output.ok()) return output.status();

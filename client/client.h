@@ -36,7 +36,7 @@ struct CallOptions {
   std::optional<absl::Duration> timeout;
 };
 
-// What comes back, in the rank of the problem's arrays.
+// What comes back, in the rank of the problem's arrays and in Problem::AnswerDType.
 struct Answer {
   Array output;
   std::vector<std::pair<v1::OutputKind, Array>> extras;  // what was asked for beside it, in that order
@@ -50,7 +50,8 @@ struct Answer {
 struct StreamCall {
   // Outputs that are handed over block by block instead of being held: memory stays that of one block.
   std::vector<v1::OutputKind> by_block;
-  // Takes those blocks in the order they come, which is the order of no output. An error ends the call with it.
+  // Takes those blocks as they travel, in the order they come, which is the order of no output. An error ends the call
+  // with it.
   std::function<absl::Status(const v1::Block&)> on_block;
   // Tensor bytes sent and received so far; called from both the sending and the receiving thread, never at once.
   std::function<void(std::int64_t sent, std::int64_t received)> on_progress;

@@ -60,6 +60,21 @@ absl::StatusOr<Sizes> SizesOf(const v1::AttendRequest& request) {
   return sizes;
 }
 
+// The tensors that stand in the message itself, by their paths.
+std::vector<std::pair<std::string, v1::Tensor*>> TensorsOf(google::protobuf::Message* message,
+                                                           absl::string_view prefix) {
+  const google::protobuf::Reflection& reflection = *message->GetReflection();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  reflection.ListFields(*message, &fields);
+  std::vector<std::pair<std::string, v1::Tensor*>> tensors;
+  for (const google::protobuf::FieldDescriptor* field : fields) {
+    if (field->message_type() != v1::Tensor::descriptor()) continue;
+    tensors.emplace_back(absl::StrCat(prefix, field->name()),
+                         dynamic_cast<v1::Tensor*>(reflection.MutableMessage(message, field)));
+  }
+  return tensors;
+}
+
 }  // namespace
 
 v1::Tensor ToTensor(Array array) {
@@ -146,6 +161,33 @@ bool Problem::Wants(v1::OutputKind kind) const {
   return kind == v1::OUTPUT_KIND_OUTPUT || std::count(request_.outputs().begin(), request_.outputs().end(), kind) > 0;
 }
 
+absl::Status Problem::SetWireDType(DType dtype) {
+  const auto before = static_cast<DType>((request_.has_x() ? request_.x() : request_.q()).dtype());
+  std::vector<std::pair<std::string, v1::Tensor*>> tensors = TensorsOf(&request_, "");
+  if (request_.has_projection()) {
+    for (auto& weight : TensorsOf(request_.mutable_projection(), "projection.")) tensors.push_back(weight);
+  }
+  for (const auto& [path, tensor] : tensors) {
+    Array array{static_cast<DType>(tensor->dtype()), Shape(*tensor), std::move(*tensor->mutable_data())};
+    absl::StatusOr<Array> converted = Convert(std::move(array), dtype);
+    if (!converted.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", converted.status().message()));
+    *tensor = ToTensor(*std::move(converted));
+  }
+  if (!callers_dtype_) callers_dtype_ = before;
+  return absl::OkStatus();
+}
+
+DType Problem::output_dtype() const {
+  const v1::DataType asked = request_.options().output_dtype();
+  return static_cast<DType>(asked != 0 ? asked : (request_.has_x() ? request_.x() : request_.q()).dtype());
+}
+
+DType Problem::AnswerDType(v1::OutputKind kind, DType sent) const {
+  const bool widened = kind == v1::OUTPUT_KIND_OUTPUT && callers_dtype_ && request_.options().output_dtype() == 0 &&
+                       ElementBytes(*callers_dtype_) > ElementBytes(sent);
+  return widened ? *callers_dtype_ : sent;
+}
+
 std::int64_t Problem::request_bytes() const {
   const v1::Projection& p = request_.projection();
   const v1::Options& o = request_.options();
@@ -159,8 +201,6 @@ std::int64_t Problem::request_bytes() const {
 }
 
 absl::StatusOr<std::int64_t> Problem::reply_bytes() const {
-  const v1::Tensor& first = request_.has_x() ? request_.x() : request_.q();
-  const v1::DataType out = request_.options().output_dtype() != 0 ? request_.options().output_dtype() : first.dtype();
   std::int64_t bytes = 0;
   std::vector<v1::OutputKind> kinds = {v1::OUTPUT_KIND_OUTPUT};
   for (const int kind : request_.outputs()) kinds.push_back(static_cast<v1::OutputKind>(kind));
@@ -168,7 +208,7 @@ absl::StatusOr<std::int64_t> Problem::reply_bytes() const {
     const absl::StatusOr<OutputLayout> layout = LayoutOf(kind);
     if (!layout.ok()) return layout.status();
     std::int64_t of_kind = 0;
-    const std::int64_t element = kind == v1::OUTPUT_KIND_OUTPUT ? ElementBytes(static_cast<DType>(out)) : 4;
+    const std::int64_t element = kind == v1::OUTPUT_KIND_OUTPUT ? ElementBytes(output_dtype()) : 4;
     if (__builtin_mul_overflow(layout->elements, element, &of_kind) || __builtin_add_overflow(bytes, of_kind, &bytes)) {
       return absl::InvalidArgumentError("the answer has more bytes than fit int64");
     }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 #include "absl/strings/string_view.h"
@@ -44,6 +45,10 @@ class Problem {
   // Rank 1 to 4, from the right [B, Hq, Nq, Nk]; with q of rank 3, a rank 3 mask is [B, Nq, Nk] (there is one head).
   void SetMask(Array mask);
   void SetBias(Array bias);
+  // What q, k and v, or x and the projection's tensors, travel as; each number is rounded once, to nearest even, and
+  // stays so in request(). The output travels in the same type unless options().output_dtype asks for one, and an
+  // answer holds it in the type that q (or x) had where that is wider. INVALID_ARGUMENT names a tensor without floats.
+  absl::Status SetWireDType(DType dtype);
   // Everything else: scale, causal, lengths, ... Its layout is FromQkv's.
   v1::Options& options() { return *request_.mutable_options(); }
   // An output beside the one that always comes. A second time changes nothing.
@@ -52,6 +57,9 @@ class Problem {
 
   // What goes on the wire. Shapes are of full rank.
   const v1::AttendRequest& request() const { return request_; }
+  // The output's type on the wire, and the type in which an answer holds what came as `sent`.
+  DType output_dtype() const;
+  DType AnswerDType(v1::OutputKind kind, DType sent) const;
   // Bytes of all tensors.
   std::int64_t request_bytes() const;
   // Bytes of all answers, taking 4 bytes an element where the dtype is the server's choice. INVALID_ARGUMENT when the
@@ -70,7 +78,8 @@ class Problem {
   Array WithHeadDimension(Array broadcast) const;
 
   v1::AttendRequest request_;
-  std::string dropped_;  // letters of Dimensions that answers lose
+  std::optional<DType> callers_dtype_;  // q's or x's before SetWireDType
+  std::string dropped_;                 // letters of Dimensions that answers lose
 };
 
 }  // namespace attnd::client

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -17,7 +16,7 @@ struct Stream::Impl::Call {
   const StreamCall& asked;
   std::uint64_t id = 0;
   v1::AttendStreamRequest opening = {};
-  std::vector<std::pair<std::string, const std::string*>> pieces_of = {};  // tensors that go in pieces
+  std::vector<std::pair<std::string, const std::string*>> pieces_of = {};  // tensors that go in pieces, in that order
   std::atomic<bool> stop{false};
   bool closed = false;  // the closing message came
   bool ended = false;   // the stream ended instead
@@ -92,11 +91,12 @@ absl::StatusOr<Answer> Stream::Impl::Receive(Call& call) {
     absl::Status status = placer.Place(block, [&](const OutputLayout& layout, DType dtype, Placed placed) {
       if (handed_over) return absl::OkStatus();
       if (array.bytes.empty()) {
-        absl::StatusOr<Array> zeros = Array::Zeros(dtype, layout.shape);
+        absl::StatusOr<Array> zeros = Array::Zeros(call.problem.AnswerDType(block.kind(), dtype), layout.shape);
         if (!zeros.ok()) return zeros.status();
         array = *std::move(zeros);
       }
-      std::memcpy(array.bytes.data() + placed.offset_bytes, placed.bytes.data(), placed.bytes.size());
+      ConvertElements(dtype, placed.bytes, array.dtype,
+                      array.bytes.data() + placed.offset_bytes / ElementBytes(dtype) * ElementBytes(array.dtype));
       return absl::OkStatus();
     });
     if (status.ok() && handed_over) status = call.asked.on_block(block);
@@ -119,7 +119,7 @@ absl::StatusOr<Answer> Stream::Impl::Receive(Call& call) {
       if (output.kind() != kind) continue;
       const absl::StatusOr<OutputLayout> layout = call.problem.LayoutOf(kind);
       if (!layout.ok()) return layout.status();
-      return Array{static_cast<DType>(output.dtype()), layout->shape, {}};
+      return Array{call.problem.AnswerDType(kind, static_cast<DType>(output.dtype())), layout->shape, {}};
     }
     return absl::InternalError(absl::StrCat("the server left out ", Name(kind)));
   };

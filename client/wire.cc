@@ -2,11 +2,33 @@
 
 #include <google/protobuf/util/field_mask_util.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace attnd::client {
 
 namespace {
+
+// First what the keys stand by, then k and v, which must be whole before a row can be finished; then what each row
+// needs, and last the rows, which can be answered one after another while they arrive. Only finished rows meet w_o.
+constexpr absl::string_view kSendOrder[] = {"options.page_table",
+                                            "options.rotary.k_positions",
+                                            "projection.b_k",
+                                            "projection.w_k",
+                                            "k",
+                                            "projection.b_v",
+                                            "projection.w_v",
+                                            "v",
+                                            "options.mask",
+                                            "options.bias",
+                                            "options.rotary.q_positions",
+                                            "projection.b_q",
+                                            "projection.w_q",
+                                            "q",
+                                            "x",
+                                            "projection.b_o",
+                                            "projection.w_o"};
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::FieldMask;
@@ -43,10 +65,15 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
+absl::Span<const absl::string_view> SendOrder() { return kSendOrder; }
+
 SplitRequest Split(const v1::AttendRequest& request) {
   SplitRequest split;
   FieldMask mask;
   Visit(request, "", &mask, &split);
+  const auto place = [](const auto& tensor) { return std::find(kSendOrder, std::end(kSendOrder), tensor.first); };
+  std::sort(split.tensors.begin(), split.tensors.end(),
+            [&](const auto& first, const auto& second) { return place(first) < place(second); });
   google::protobuf::util::FieldMaskUtil::MergeMessageTo(request, mask, {}, &split.header);
   return split;
 }

@@ -87,7 +87,7 @@ absl::StatusOr<CheckResult> CheckRows(Client& client, const Problem& problem, co
       for (std::int64_t c = 0; c < layout->columns; ++c) {
         const double value = bound.beyond ? 0 : right->output.At(r * layout->columns + c);
         Compare(answer.output.At(first + c), value,
-                Tolerance(bound.a, bound.value_max) + Rounding(answer.output.dtype, value), &result.output_error,
+                Tolerance(bound.a, bound.value_max) + Rounding(problem.output_dtype(), value), &result.output_error,
                 &result.output_share);
       }
       for (std::int64_t j = 0; weights != nullptr && j < keys; ++j) {

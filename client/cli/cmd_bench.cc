@@ -21,7 +21,7 @@ struct BenchCommand {
   OptionFlags options;
   LoadOptions load;
   double duration_s = 5;
-  std::string shape_text = "1,8,512,64", dtype_name = "float32";
+  std::string shape_text = "1,8,512,64", dtype_name = "float32", wire_dtype;
   std::uint64_t seed = 0;
   bool json = false;
 
@@ -69,6 +69,9 @@ struct BenchCommand {
     if (!problem.ok()) return problem.status();
     LoadOptions asked = load;
     asked.duration = absl::Seconds(duration_s);
+    const absl::StatusOr<std::optional<DType>> wire = ParseWireDType(wire_dtype);
+    if (!wire.ok()) return wire.status();
+    asked.wire_dtype = *wire;
     const absl::StatusOr<LoadResult> result = RunLoad(server, *problem, asked);
     if (!result.ok()) return result.status();
     if (json) {
@@ -91,6 +94,7 @@ struct BenchCommand {
     nlohmann::ordered_json json_out;
     json_out["shape"] = shape_text;
     json_out["dtype"] = dtype_name;
+    json_out["wire_dtype"] = WireDType();
     json_out["call"] = load.stream ? "stream" : "unary";
     json_out["concurrency"] = load.concurrency;
     json_out["seconds"] = r.seconds;
@@ -107,15 +111,20 @@ struct BenchCommand {
     json_out["latency_us"]["max"] = static_cast<double>(r.latency_ns.max()) / 1e3;
     json_out["latency_us"]["mean"] = r.latency_ns.mean() / 1e3;
     json_out["queue_us_mean"] = Mean(r.queue_us, r.requests);
-    json_out["compute_us_mean"] = Mean(r.compute_us, r.requests);
+    json_out["compute_us_mean"] = r.compute_us.mean();
+    json_out["compute_us_p50"] = r.compute_us.Percentile(50);
     return json_out;
   }
+
+  const std::string& WireDType() const { return wire_dtype.empty() ? dtype_name : wire_dtype; }
 
   static double Mean(double sum, std::int64_t count) { return count == 0 ? 0 : sum / static_cast<double>(count); }
 
   void Print(const LoadResult& r, std::ostream& out) const {
-    out << "shape " << shape_text << " " << dtype_name << (load.stream ? ", streams, " : ", unary, ")
-        << load.concurrency << " at a time, " << Fixed(r.seconds, 1) << " s\n";
+    out << "shape " << shape_text << " " << dtype_name;
+    if (!wire_dtype.empty()) out << " sent as " << wire_dtype;
+    out << (load.stream ? ", streams, " : ", unary, ") << load.concurrency << " at a time, " << Fixed(r.seconds, 1)
+        << " s\n";
     Table table({true, true});
     table.Row({"throughput", absl::StrFormat("%.1f requests/s, %.1f GF/s, %s/s of tensors",
                                              static_cast<double>(r.requests) / r.seconds, r.flops / r.seconds / 1e9,
@@ -128,7 +137,7 @@ struct BenchCommand {
     table.Row(
         {"latency", absl::StrCat(latency, "max ", HumanMicroseconds(static_cast<double>(r.latency_ns.max()) / 1e3))});
     table.Row({"in the server", absl::StrCat("queue ", HumanMicroseconds(Mean(r.queue_us, r.requests)), ", compute ",
-                                             HumanMicroseconds(Mean(r.compute_us, r.requests)), " on average")});
+                                             HumanMicroseconds(r.compute_us.mean()), " on average")});
     std::string calls = absl::StrCat(r.requests, " answered, ", r.refused, " refused");
     std::int64_t failures = 0;
     for (const auto& [code, count] : r.failed) failures += count;
@@ -150,12 +159,17 @@ void AddBenchCommand(CLI::App& app, Command& selected) {
   sub->add_option("--concurrency", command->load.concurrency, "workers, each with its connection")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{4096}));
-  sub->add_option("--duration_s", command->duration_s, "seconds, after one call a worker that does not count")
+  sub->add_option("--warm_up_calls", command->load.warm_up_calls, "calls of each worker that do not count, at first")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20));
+  sub->add_option("--duration_s", command->duration_s, "seconds after that; calls that began in time are waited for")
       ->capture_default_str()
       ->check(CLI::Range(0.01, 1e6));
   sub->add_option("--shape", command->shape_text, "B,H,N,d or B,H,Nq,Nk,d; H may be Hq/Hkv, d may be d_k/d_v")
       ->capture_default_str();
   sub->add_option("--dtype", command->dtype_name, "of q, k and v")->capture_default_str();
+  sub->add_option("--wire_dtype", command->wire_dtype,
+                  "send tensors and get the output as this; every call converts both ways");
   sub->add_option("--seed", command->seed, "of the random tensors")->capture_default_str();
   sub->add_flag("--stream", command->load.stream,
                 "one problem after another on an open stream a worker, instead of unary calls");

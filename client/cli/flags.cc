@@ -85,6 +85,13 @@ absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view flag, absl::s
   return values;
 }
 
+absl::StatusOr<std::optional<DType>> ParseWireDType(absl::string_view text) {
+  if (text.empty()) return std::optional<DType>();
+  const absl::StatusOr<DType> dtype = DTypeByName(text);
+  if (dtype.ok() && IsFloat(*dtype)) return std::optional<DType>(*dtype);
+  return UsageError(absl::StrCat("--wire_dtype: '", text, "', expected float32, float16, bfloat16 or float64"));
+}
+
 void ServerFlags::AddTo(CLI::App& app) {
   app.add_option("--server", server, "host:port or unix:path")->capture_default_str();
   app.add_option("--timeout_ms", timeout_ms, "deadline of every call, milliseconds")

@@ -22,6 +22,9 @@ bool IsUsageError(const absl::Status& status);
 absl::StatusOr<std::vector<std::int64_t>> ParseIntegers(absl::string_view flag, absl::string_view text);
 absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view flag, absl::string_view text);
 
+// The float type that --wire_dtype names; nothing for an empty text.
+absl::StatusOr<std::optional<DType>> ParseWireDType(absl::string_view text);
+
 struct ServerFlags {
   std::string server = "127.0.0.1:50051";
   std::int64_t timeout_ms = 60000;

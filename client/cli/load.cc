@@ -25,15 +25,21 @@ class Worker {
     return absl::OkStatus();
   }
 
-  void WarmUp() { Call().status().IgnoreError(); }
+  void WarmUp() {
+    for (std::int64_t call = 0; call < options_.warm_up_calls; ++call) {
+      std::optional<Problem> own = OwnCopy();
+      Call(own).status().IgnoreError();
+    }
+  }
 
   void Loop(absl::Time end) {
     while (absl::Now() < end) {
+      std::optional<Problem> own = OwnCopy();  // to convert it is part of the call, to have it is not
       const auto start = std::chrono::steady_clock::now();
-      const absl::StatusOr<Answer> answer = Call();
+      const absl::StatusOr<Answer> answer = Call(own);
       const std::int64_t took_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
       if (answer.ok()) {
-        Count(*answer, took_ns);
+        Count(own ? *own : problem_, *answer, took_ns);
         continue;
       }
       if (absl::IsResourceExhausted(answer.status())) {
@@ -49,21 +55,31 @@ class Worker {
   LoadResult result;
 
  private:
-  absl::StatusOr<Answer> Call() {
-    if (!options_.stream) return client_->Attend(problem_);
+  // The problem to make narrower, where calls do that.
+  std::optional<Problem> OwnCopy() const {
+    return options_.wire_dtype ? std::optional<Problem>(problem_) : std::nullopt;
+  }
+
+  absl::StatusOr<Answer> Call(std::optional<Problem>& own) {
+    if (own) {
+      const absl::Status converted = own->SetWireDType(*options_.wire_dtype);
+      if (!converted.ok()) return converted;
+    }
+    const Problem& problem = own ? *own : problem_;
+    if (!options_.stream) return client_->Attend(problem);
     if (stream_ == nullptr || !stream_->alive()) {
       stream_ = client_->OpenStream({options_.duration + 2 * absl::Milliseconds(server_.timeout_ms)});
     }
-    return stream_->Attend(problem_);
+    return stream_->Attend(problem);
   }
 
-  void Count(const Answer& answer, std::int64_t took_ns) {
+  void Count(const Problem& sent, const Answer& answer, std::int64_t took_ns) {
     ++result.requests;
     result.latency_ns.Add(took_ns);
     result.flops += static_cast<double>(answer.statistics.flops());
-    result.bytes += static_cast<double>(problem_.request_bytes()) + static_cast<double>(answer.output.bytes.size());
+    result.bytes += static_cast<double>(sent.request_bytes() + sent.reply_bytes().value_or(0));
     result.queue_us += static_cast<double>(answer.statistics.queue_us());
-    result.compute_us += static_cast<double>(answer.statistics.compute_us());
+    result.compute_us.Add(answer.statistics.compute_us());
   }
 
   const ServerFlags& server_;
@@ -84,7 +100,7 @@ void LoadResult::Merge(const LoadResult& other) {
   flops += other.flops;
   bytes += other.bytes;
   queue_us += other.queue_us;
-  compute_us += other.compute_us;
+  compute_us.Merge(other.compute_us);
 }
 
 absl::StatusOr<LoadResult> RunLoad(const ServerFlags& server, const Problem& problem, const LoadOptions& options) {

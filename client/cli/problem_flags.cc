@@ -14,8 +14,6 @@ namespace {
 // Reads tensors by role, from the flag's file where one is given, else from the .npz by name in any case.
 class TensorSource {
  public:
-  explicit TensorSource(std::string wire_dtype) : wire_dtype_(std::move(wire_dtype)) {}
-
   absl::Status OpenNpz(const std::string& path) {
     absl::StatusOr<NpzFile> file = NpzFile::Open(path);
     if (!file.ok()) return file.status();
@@ -26,22 +24,16 @@ class TensorSource {
 
   bool Has(const std::string& path, const std::string& role) const { return !path.empty() || names_.count(role) > 0; }
 
-  // Nothing when neither is there. `converted` tensors take the dtype of --wire_dtype.
-  absl::StatusOr<std::optional<Array>> Read(const std::string& path, const std::string& role, bool converted) {
+  // Nothing when neither is there.
+  absl::StatusOr<std::optional<Array>> Read(const std::string& path, const std::string& role) {
     if (!Has(path, role)) return std::nullopt;
     absl::StatusOr<Array> array = path.empty() ? npz_->Load(names_.at(role)) : ReadNpy(path);
     if (!array.ok()) return array.status();
-    if (converted && !wire_dtype_.empty()) {
-      const absl::StatusOr<DType> dtype = DTypeByName(wire_dtype_);
-      if (!dtype.ok()) return UsageError(absl::StrCat("--wire_dtype: ", dtype.status().message()));
-      array = Convert(*std::move(array), *dtype);
-      if (!array.ok()) return absl::InvalidArgumentError(absl::StrCat(role, ": ", array.status().message()));
-    }
     return std::optional<Array>(*std::move(array));
   }
 
   absl::StatusOr<Array> Need(const std::string& path, const std::string& role) {
-    absl::StatusOr<std::optional<Array>> array = Read(path, role, true);
+    absl::StatusOr<std::optional<Array>> array = Read(path, role);
     if (!array.ok()) return array.status();
     if (!*array)
       return UsageError(
@@ -50,7 +42,6 @@ class TensorSource {
   }
 
  private:
-  std::string wire_dtype_;
   std::optional<NpzFile> npz_;
   std::map<std::string, std::string> names_;  // in small letters -> in the file
 };
@@ -116,7 +107,9 @@ void ProblemFlags::AddTo(CLI::App& app) {
   app.add_option("--kv_heads", kv_heads, "default: q_heads")->group(group);
   app.add_flag("--weights_transposed", weights_transposed, "weights are [out, in], as PyTorch keeps them")
       ->group(group);
-  app.add_option("--wire_dtype", wire_dtype, "convert tensors to this before sending, as float16")->group(group);
+  app.add_option("--wire_dtype", wire_dtype,
+                 "send tensors and get the output as this, as float16 or bfloat16; files keep the type of q or x")
+      ->group(group);
   app.add_option("--mask", mask, "bool, broadcast from the right to [B,Hq,Nq,Nk]; true = may see")->group(group);
   app.add_option("--bias", bias, "float, likewise, added to the scores")->group(group);
   app.add_option("--q_positions", q_positions, "[B,Nq] int64, for rotary embedding")->group(group);
@@ -130,7 +123,9 @@ void ProblemFlags::AddTo(CLI::App& app) {
 bool ProblemFlags::AnyInput() const { return !(q.empty() && k.empty() && v.empty() && x.empty() && npz.empty()); }
 
 absl::StatusOr<Problem> ProblemFlags::Load() const {
-  TensorSource source(wire_dtype);
+  const absl::StatusOr<std::optional<DType>> wire = ParseWireDType(wire_dtype);
+  if (!wire.ok()) return wire.status();
+  TensorSource source;
   if (!npz.empty()) {
     const absl::Status status = source.OpenNpz(npz);
     if (!status.ok()) return status;
@@ -139,6 +134,10 @@ absl::StatusOr<Problem> ProblemFlags::Load() const {
   const bool projected = !x.empty() || (q.empty() && source.Has("", "x"));
   absl::StatusOr<Problem> problem = projected ? LoadProjected(*this, source) : LoadQkv(*this, source);
   if (!problem.ok()) return problem;
+  if (*wire) {
+    const absl::Status converted = problem->SetWireDType(**wire);
+    if (!converted.ok()) return converted;
+  }
   const v1::AttendRequest& request = problem->request();
   const std::int64_t batch = projected ? request.x().shape(0) : request.q().shape(0);
   const std::int64_t d_k = projected ? (request.projection().w_q().shape_size() == 2 && q_heads > 0
@@ -147,20 +146,20 @@ absl::StatusOr<Problem> ProblemFlags::Load() const {
                                      : request.q().shape(3);
   const absl::Status applied = options.Apply(batch, d_k, &problem->options());
   if (!applied.ok()) return applied;
-  absl::StatusOr<std::optional<Array>> tensor = source.Read(mask, "mask", false);
+  absl::StatusOr<std::optional<Array>> tensor = source.Read(mask, "mask");
   if (!tensor.ok()) return tensor.status();
   if (*tensor) problem->SetMask(**std::move(tensor));
-  tensor = source.Read(bias, "bias", false);
+  tensor = source.Read(bias, "bias");
   if (!tensor.ok()) return tensor.status();
   if (*tensor) problem->SetBias(**std::move(tensor));
   for (const auto& [path, role] : {std::pair(q_positions, "q_positions"), std::pair(k_positions, "k_positions")}) {
-    tensor = source.Read(path, role, false);
+    tensor = source.Read(path, role);
     if (!tensor.ok()) return tensor.status();
     if (!*tensor) continue;
     v1::Rotary& rotary = *problem->options().mutable_rotary();
     *(role[0] == 'q' ? rotary.mutable_q_positions() : rotary.mutable_k_positions()) = ToTensor(**std::move(tensor));
   }
-  tensor = source.Read(page_table, "page_table", false);
+  tensor = source.Read(page_table, "page_table");
   if (!tensor.ok()) return tensor.status();
   if (*tensor) *problem->options().mutable_page_table() = ToTensor(**std::move(tensor));
   return problem;

@@ -103,6 +103,8 @@ TEST_F(CliTest, MistakesOnTheCommandLineExitWithTwoInOneLine) {
       {"plan", "--shape", "1,8,2048,64", "--q_offset", "1,two"},
       {"plan", "--shape", "1,8,2048,64", "--rotary_dim", "8"},
       {"bench", "--concurrency", "0"},
+      {"bench", "--warm_up_calls", "-1"},
+      {"bench", "--shape", "1,1,5,4", "--wire_dtype", "int64"},
       {"bench", "--shape", "1,1,99999999999,99999999999"},
       {"explain", "--row", "7"},
   };
@@ -210,6 +212,23 @@ TEST_F(CliTest, RunWritesTheSameFilesByEitherCall) {
   EXPECT_GT(server_.stream_problems, 0);
 }
 
+TEST_F(CliTest, RunInHalfWidthKeepsTheFilesType) {
+  for (const char* call : {"--unary", "--stream"}) {
+    const std::string o = File("o.npy");
+    const Ran ran = Run({call, "--wire_dtype", "bfloat16", "--output", o, "--check_rows", "40"});
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_THAT(ran.out, HasSubstr("output [2,4,5,6] float32"));
+    const absl::StatusOr<Array> output = ReadNpy(o);
+    ASSERT_TRUE(output.ok());
+    EXPECT_EQ(output->dtype, DType::kFloat32);
+    const absl::StatusOr<Array> narrow = Convert(*output, DType::kBFloat16);
+    EXPECT_EQ(Convert(*narrow, DType::kFloat32)->bytes, output->bytes) << "the output did not travel as bfloat16";
+  }
+  const Ran unknown = Run({"--wire_dtype", "half"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("--wire_dtype: 'half', expected float32, float16, bfloat16 or float64"));
+}
+
 TEST_F(CliTest, CheckRowsCatchesAWrongNumber) {
   server_.spoil = [this](v1::AttendResponse& response) {
     if (server_.unary_calls > 1) return;  // the checking calls stay right
@@ -282,6 +301,8 @@ TEST_F(CliTest, BenchCountsRefusalsApartFromFailures) {
     ASSERT_TRUE(result.ok());
     EXPECT_GT(result->requests, 0);
     EXPECT_EQ(result->latency_ns.count(), result->requests);
+    EXPECT_EQ(result->compute_us.count(), result->requests);
+    EXPECT_EQ(result->compute_us.max(), 2);
     EXPECT_EQ(result->flops, 4000.0 * static_cast<double>(result->requests));
     EXPECT_EQ(result->bytes, 4.0 * 80 * static_cast<double>(result->requests));
     EXPECT_EQ(result->refused, 0);
@@ -298,6 +319,26 @@ TEST_F(CliTest, BenchCountsRefusalsApartFromFailures) {
   }
 }
 
+TEST_F(CliTest, BenchConvertsInEveryCallAndCountsTheBytesThatTravel) {
+  const Array tensor = *Array::Zeros(DType::kFloat32, {5, 4});
+  const Problem problem = *Problem::FromQkv(tensor, tensor, tensor);
+  ServerFlags flags;
+  flags.server = server_.target;
+  for (const bool stream : {false, true}) {
+    LoadOptions options;
+    options.duration = absl::Milliseconds(50);
+    options.stream = stream;
+    options.wire_dtype = DType::kFloat16;
+    options.warm_up_calls = 0;
+    const int before = server_.unary_calls + server_.stream_problems;
+    const absl::StatusOr<LoadResult> result = RunLoad(flags, problem, options);
+    ASSERT_TRUE(result.ok());
+    ASSERT_GT(result->requests, 0);
+    EXPECT_EQ(result->bytes, 2.0 * 80 * static_cast<double>(result->requests));
+    EXPECT_EQ(server_.unary_calls + server_.stream_problems - before, result->requests) << "no call to warm up";
+  }
+}
+
 TEST_F(CliTest, BenchPrintsTableAndJson) {
   const Ran table = Ask({"bench", "--shape", "1,2/1,3,5,4", "--duration_s", "0.1"});
   EXPECT_EQ(table.code, 0) << table.err;
@@ -310,6 +351,10 @@ TEST_F(CliTest, BenchPrintsTableAndJson) {
   EXPECT_GT(json["requests"], 0);
   EXPECT_LE(json["latency_us"]["p50"], json["latency_us"]["max"]);
   EXPECT_EQ(json["call"], "stream");
+  EXPECT_EQ(json["wire_dtype"], "float32");
+  EXPECT_EQ(json["compute_us_p50"], 2);
+  const Ran half = Ask({"bench", "--duration_s", "0.1", "--shape", "1,1,5,4", "--wire_dtype", "float16", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(half.out)["wire_dtype"], "float16");
   server_.refusal = {grpc::StatusCode::INTERNAL, "broken"};
   const Ran broken = Ask({"bench", "--shape", "1,1,5,4", "--duration_s", "0.1"});
   EXPECT_EQ(broken.code, 1);

@@ -79,6 +79,61 @@ TEST_F(ClientTest, StreamedBlocksJoinInAnyOrderAndCut) {
   EXPECT_TRUE(server_.had_deadline);
 }
 
+TEST_F(ClientTest, PiecesComeInTheOrderInWhichTheyAreOfUse) {
+  Problem problem = SmallProblem();
+  problem.SetMask(Array{DType::kBool, {4, 5, 7}, std::string(4 * 5 * 7, 1)});
+  ASSERT_TRUE(client_->AttendStream(problem).ok());
+  EXPECT_EQ(server_.PieceOrder(), (std::vector<std::string>{"k", "v", "options.mask", "q"}));
+}
+
+TEST_F(ClientTest, HalfWidthBothWaysAndTheCallersTypeAtTheEnd) {
+  // One query, one key: the output is the value, here rounded by hand: a middle to even, 11 bits of 0.1, the smallest
+  // number beyond the range.
+  const Array q = Array::Of({1, 1}, std::vector<float>{1});
+  const Array v = Array::Of({1, 4}, std::vector<float>{1 + 0x1p-11F, 1 + 3 * 0x1p-11F, 0.1F, -65520});
+  Problem problem = *Problem::FromQkv(q, q, v);
+  ASSERT_TRUE(problem.SetWireDType(DType::kFloat16).ok());
+  EXPECT_EQ(problem.request_bytes(), 2 * (1 + 1 + 4));
+  EXPECT_EQ(*problem.reply_bytes(), 2 * 4);
+  std::int64_t received = 0;
+  StreamCall call;
+  call.on_progress = [&](std::int64_t, std::int64_t bytes) { received = bytes; };
+  server_.block_columns = 3;
+  for (const bool stream : {false, true}) {
+    const absl::StatusOr<Answer> answer = stream ? client_->AttendStream(problem, call) : client_->Attend(problem);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(answer->output.dtype, DType::kFloat32);
+    const Array right = Array::Of({1, 4}, std::vector<float>{1, 1 + 0x1p-9F, 0x1.998p-4F, -INFINITY});
+    EXPECT_EQ(answer->output.bytes, right.bytes);
+    EXPECT_EQ(answer->output.shape, right.shape);
+  }
+  EXPECT_EQ(received, 2 * 4);
+}
+
+TEST_F(ClientTest, ConvertedAnswersJoinAndEndLikeOthers) {
+  Problem problem = SmallProblem();
+  ASSERT_TRUE(problem.SetWireDType(DType::kBFloat16).ok());
+  const auto right = Formula(problem.request());
+  for (const bool backwards : {false, true}) {
+    server_.backwards = backwards;
+    const absl::StatusOr<Answer> answer = client_->AttendStream(problem);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(answer->output.bytes, Convert(right[0].second, DType::kFloat32)->bytes);
+    EXPECT_EQ(answer->extras[0].second.bytes, right[1].second.bytes);
+  }
+  StreamCall call;
+  call.by_block = {v1::OUTPUT_KIND_OUTPUT};
+  call.on_block = [](const v1::Block& block) {
+    EXPECT_EQ(block.dtype(), v1::DATA_TYPE_BFLOAT16);
+    return absl::OkStatus();
+  };
+  const absl::StatusOr<Answer> handed_over = client_->AttendStream(problem, call);
+  ASSERT_TRUE(handed_over.ok()) << handed_over.status();
+  EXPECT_TRUE(handed_over->output.bytes.empty());
+  server_.spoil = [](v1::AttendResponse& response) { response.mutable_output()->mutable_data()->pop_back(); };
+  EXPECT_EQ(client_->Attend(problem).status().code(), absl::StatusCode::kInternal);
+}
+
 TEST_F(ClientTest, AnswersHaveTheCallersRank) {
   Problem problem = *Problem::FromQkv(Waves({5, 3}, 0), Waves({7, 3}, 1), Waves({7, 2}, 2));
   problem.Want(v1::OUTPUT_KIND_WEIGHTS);

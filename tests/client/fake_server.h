@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -95,6 +96,11 @@ class FakeServer : public v1::AttentionService::Service {
   std::atomic<int> unary_calls{0}, stream_problems{0}, pieces{0};
   std::atomic<std::int64_t> largest_piece{0};
   std::atomic<bool> had_deadline{false};
+  // The tensors of the last problem that came in pieces, in the order of their first ones.
+  std::vector<std::string> PieceOrder() {
+    const std::scoped_lock lock(order_mutex_);
+    return piece_order_;
+  }
 
   grpc::Status Attend(grpc::ServerContext* context, const v1::AttendRequest* request,
                       v1::AttendResponse* response) override {
@@ -123,6 +129,10 @@ class FakeServer : public v1::AttentionService::Service {
       had_deadline = context->deadline() < std::chrono::system_clock::now() + std::chrono::hours(24);
       if (message.has_header()) {
         problem = message.header();
+        {
+          const std::scoped_lock lock(order_mutex_);
+          piece_order_.clear();
+        }
         ++stream_problems;
         if (!refusal.ok()) {
           v1::AttendStreamResponse closing;
@@ -135,6 +145,11 @@ class FakeServer : public v1::AttentionService::Service {
         }
       } else {
         ++pieces;
+        {
+          const std::scoped_lock lock(order_mutex_);
+          const std::string& path = message.piece().tensor();
+          if (piece_order_.empty() || piece_order_.back() != path) piece_order_.push_back(path);
+        }
         const std::int64_t size = static_cast<std::int64_t>(message.piece().data().size());
         largest_piece = std::max(largest_piece.load(), size);
         if (refused.count(message.problem_id()) > 0) continue;  // its pieces were still on their way
@@ -251,6 +266,8 @@ class FakeServer : public v1::AttentionService::Service {
     }
   }
 
+  std::mutex order_mutex_;
+  std::vector<std::string> piece_order_;
   Health health_{*this};
   std::unique_ptr<grpc::Server> server_;
 };

@@ -106,7 +106,7 @@ TEST(ProblemTest, SplitTakesTheBytesAndNothingElse) {
   const SplitRequest split = Split(problem->request());
   std::vector<std::string> paths;
   for (const auto& [path, data] : split.tensors) paths.push_back(path);
-  EXPECT_EQ(paths, (std::vector<std::string>{"q", "k", "v", "options.mask"}));
+  EXPECT_EQ(paths, (std::vector<std::string>{"k", "v", "options.mask", "q"}));
   v1::AttendRequest expected = problem->request();
   expected.mutable_q()->clear_data();
   expected.mutable_k()->clear_data();
@@ -137,7 +137,7 @@ TEST(ProblemTest, PagesMakeAsManyKeysAsTheTableHasRows) {
     ASSERT_TRUE(problem.ok()) << problem.status();
     EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_WEIGHTS)->shape, (Shape{2, 4, 5, 4}));
     EXPECT_EQ(problem->request_bytes(), 4 * (2 * 4 * 5 + 2 * 3 * 2) + 8 * 4);
-    EXPECT_EQ(Split(problem->request()).tensors.back().first, "options.page_table");
+    EXPECT_EQ(Split(problem->request()).tensors.front().first, "options.page_table");
     problem->options().mutable_page_table()->add_shape(1);
     EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_WEIGHTS).status().code(), absl::StatusCode::kInvalidArgument);
   }
@@ -192,6 +192,70 @@ TEST(ProblemTest, SlicedRowsKeepTheirMeaning) {
   EXPECT_TRUE(slice->bounds[2].beyond);
   EXPECT_EQ(slice->bounds[1].a, 0.5 * 2 + 8);
   EXPECT_EQ(slice->bounds[1].value_max, 1);
+}
+
+TEST(ProblemTest, WireDTypeTakesTheFloatTensorsAndLeavesTheRest) {
+  const Array tensor = Array::Of({1, 2}, std::vector<float>{0.1F, -3});
+  Problem problem = *Problem::FromQkv(tensor, tensor, *Convert(tensor, DType::kFloat64));
+  problem.SetMask(*Array::Zeros(DType::kBool, {1, 1}));
+  problem.SetBias(Array::Of({1, 1}, std::vector<float>{0.1F}));
+  ASSERT_TRUE(problem.SetWireDType(DType::kBFloat16).ok());
+  const v1::AttendRequest& request = problem.request();
+  for (const v1::Tensor* sent : {&request.q(), &request.k(), &request.v()}) {
+    EXPECT_EQ(sent->dtype(), v1::DATA_TYPE_BFLOAT16);
+    EXPECT_EQ(sent->shape_size(), 4);
+    EXPECT_EQ(sent->data(), std::string("\xcd\x3d\x40\xc0", 4));  // 0.1 with 8 significant bits, and -3
+  }
+  EXPECT_EQ(request.options().mask().dtype(), v1::DATA_TYPE_BOOL);
+  EXPECT_EQ(request.options().bias().dtype(), v1::DATA_TYPE_FLOAT32);
+  EXPECT_FALSE(request.has_x());
+  EXPECT_FALSE(request.has_projection());
+
+  v1::Projection projection;
+  projection.set_q_heads(1);
+  projection.set_kv_heads(1);
+  for (v1::Tensor* weight : {projection.mutable_w_q(), projection.mutable_w_k(), projection.mutable_w_v(),
+                             projection.mutable_b_v(), projection.mutable_w_o()}) {
+    *weight = ToTensor(Array::Of({1, 1}, std::vector<float>{0.1F}));
+  }
+  Problem projected = *Problem::FromX(Array::Of({1, 1}, std::vector<double>{0.1}), projection);
+  ASSERT_TRUE(projected.SetWireDType(DType::kFloat16).ok());
+  EXPECT_EQ(projected.request_bytes(), 2 * 6);
+  EXPECT_EQ(projected.request().x().data(), projected.request().projection().w_o().data());
+  EXPECT_FALSE(projected.request().projection().has_b_q());
+  EXPECT_EQ(projected.AnswerDType(v1::OUTPUT_KIND_OUTPUT, DType::kFloat16), DType::kFloat64);
+}
+
+TEST(ProblemTest, AnswersGoBackToTheCallersTypeOnlyWhereThatIsWider) {
+  const auto with = [](DType callers, DType wire) {
+    const Array tensor = *Array::Zeros(callers, {1, 2});
+    Problem problem = *Problem::FromQkv(tensor, tensor, tensor);
+    EXPECT_TRUE(problem.SetWireDType(wire).ok());
+    return problem;
+  };
+  const auto output = [](const Problem& problem) {
+    return problem.AnswerDType(v1::OUTPUT_KIND_OUTPUT, problem.output_dtype());
+  };
+  EXPECT_EQ(output(with(DType::kFloat32, DType::kFloat16)), DType::kFloat32);
+  EXPECT_EQ(output(with(DType::kFloat64, DType::kFloat32)), DType::kFloat64);
+  EXPECT_EQ(output(with(DType::kFloat16, DType::kFloat32)), DType::kFloat32);
+  EXPECT_EQ(output(with(DType::kFloat16, DType::kBFloat16)), DType::kBFloat16);
+  const Problem half = with(DType::kFloat32, DType::kFloat16);
+  EXPECT_EQ(half.output_dtype(), DType::kFloat16);
+  EXPECT_EQ(half.AnswerDType(v1::OUTPUT_KIND_LSE, DType::kFloat32), DType::kFloat32);
+  Problem asked = half;
+  asked.options().set_output_dtype(v1::DATA_TYPE_BFLOAT16);
+  EXPECT_EQ(output(asked), DType::kBFloat16);
+  // A second conversion remembers what the caller had at first.
+  Problem twice = half;
+  ASSERT_TRUE(twice.SetWireDType(DType::kBFloat16).ok());
+  EXPECT_EQ(output(twice), DType::kFloat32);
+}
+
+TEST(ProblemTest, WireDTypeNamesTheTensorThatHoldsNoFloats) {
+  const Array tensor = *Array::Zeros(DType::kFloat32, {1, 2});
+  Problem problem = *Problem::FromQkv(tensor, *Array::Zeros(DType::kInt64, {1, 2}), tensor);
+  EXPECT_EQ(problem.SetWireDType(DType::kFloat16), absl::InvalidArgumentError("k: cannot convert int64 to float16"));
 }
 
 }  // namespace

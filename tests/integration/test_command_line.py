@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import oracle
+import wire
 from aftermath import good_call
 from attnd_server import BIN, CALL_SECONDS_MAX, ROOT
 
@@ -91,11 +92,28 @@ def test_run_with_pages(server, files, way):
     assert weights.shape == (2, 4, 33, 72) and not weights[..., 65:].any()
 
 
-def test_run_in_half_width(server, files):
-    attn(server, "run", *tensors(files), "--wire_dtype=float16", f"--output={files / 'o.npy'}")
+@pytest.mark.parametrize("way", ["--unary", "--stream"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_run_in_half_width(server, stub, files, dtype, way):
+    """The file holds, in float32, the very numbers that the server answers to whoever sends 16 bits themselves."""
+    arrays = [np.load(files / f"{name}.npy") for name in "qkv"]
+    written = files / "o.npy"
+    attn(server, "run", *tensors(files), f"--wire_dtype={dtype}", way, f"--output={written}", "--check_rows=8")
+    output = np.load(written)
+    assert output.dtype == np.float32
+    oracle.assert_answer({"output": output}, oracle.attention(*(wire.rounded(a, dtype) for a in arrays)), dtype)
+    reply = wire.attend(stub, wire.request(*arrays, dtype=dtype))
+    assert len(reply.raw["output"]) == output.nbytes // 2
+    assert output.tobytes() == reply["output"].astype(np.float32).tobytes()
+
+
+def test_output_dtype_stands_beside_wire_dtype(server, files):
+    given = ["--wire_dtype=bfloat16", "--output_dtype=float16", f"--output={files / 'o.npy'}"]
+    attn(server, "run", *tensors(files), *given)
+    right = oracle.attention(*(wire.rounded(np.load(files / f"{name}.npy"), "bfloat16") for name in "qkv"))
     output = np.load(files / "o.npy")
-    right = oracle.attention(*(np.load(files / f"{name}.npy").astype(np.float16) for name in "qkv"))
-    oracle.assert_answer({"output": output}, right, str(output.dtype))
+    assert output.dtype == np.float16
+    oracle.assert_answer({"output": output}, right, "float16")
 
 
 def test_run_from_x(server, tmp_path):
@@ -141,6 +159,11 @@ def test_plan_and_info(server):
 def test_bench(server):
     shown = attn(server, "bench", "--shape=1,1,5,64", "--duration_s=0.5", "--concurrency=2").stdout
     assert "p50" in shown and "p99" in shown
+    words = ["--shape=1,1,5,64", "--duration_s=0.2", "--json"]
+    # Tensors in and out: four of 5 rows of 64.
+    for dtype, element in (("float32", 4), ("float16", 2)):
+        ran = json.loads(attn(server, "bench", *words, f"--wire_dtype={dtype}").stdout)
+        np.testing.assert_allclose(ran["bytes_per_second"] / ran["requests_per_second"], 4 * 5 * 64 * element)
 
 
 @pytest.mark.parametrize(
