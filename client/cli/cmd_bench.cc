@@ -162,7 +162,7 @@ void AddBenchCommand(CLI::App& app, Command& selected) {
   sub->add_option("--warm_up_calls", command->load.warm_up_calls, "calls of each worker that do not count, at first")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20));
-  sub->add_option("--duration_s", command->duration_s, "seconds after that; calls that began in time are waited for")
+  sub->add_option("--duration_s", command->duration_s, "seconds after that, and until every worker made a call")
       ->capture_default_str()
       ->check(CLI::Range(0.01, 1e6));
   sub->add_option("--shape", command->shape_text, "B,H,N,d or B,H,Nq,Nk,d; H may be Hq/Hkv, d may be d_k/d_v")

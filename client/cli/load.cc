@@ -32,8 +32,9 @@ class Worker {
     }
   }
 
+  // At least one call, however late this thread gets to run.
   void Loop(absl::Time end) {
-    while (absl::Now() < end) {
+    do {
       std::optional<Problem> own = OwnCopy();  // to convert it is part of the call, to have it is not
       const auto start = std::chrono::steady_clock::now();
       const absl::StatusOr<Answer> answer = Call(own);
@@ -49,7 +50,7 @@ class Worker {
         if (result.first_failure.ok()) result.first_failure = answer.status();
       }
       absl::SleepFor(kPauseAfterError);
-    }
+    } while (absl::Now() < end);
   }
 
   LoadResult result;
@@ -68,7 +69,8 @@ class Worker {
     const Problem& problem = own ? *own : problem_;
     if (!options_.stream) return client_->Attend(problem);
     if (stream_ == nullptr || !stream_->alive()) {
-      stream_ = client_->OpenStream({options_.duration + 2 * absl::Milliseconds(server_.timeout_ms)});
+      const std::int64_t calls = options_.warm_up_calls + 1;  // the last may begin as the time ends
+      stream_ = client_->OpenStream({options_.duration + calls * absl::Milliseconds(server_.timeout_ms)});
     }
     return stream_->Attend(problem);
   }

@@ -32,7 +32,8 @@ struct LoadResult {
   void Merge(const LoadResult& other);
 };
 
-// Every worker has a connection of its own. An error only when a worker cannot connect.
+// Every worker has a connection of its own and makes at least one call that counts. An error only when a worker cannot
+// connect.
 absl::StatusOr<LoadResult> RunLoad(const ServerFlags& server, const Problem& problem, const LoadOptions& options);
 
 }  // namespace attnd::client

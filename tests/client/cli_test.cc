@@ -339,6 +339,19 @@ TEST_F(CliTest, BenchConvertsInEveryCallAndCountsTheBytesThatTravel) {
   }
 }
 
+TEST_F(CliTest, EveryWorkerOfBenchMakesACallThatCounts) {
+  const Array tensor = *Array::Zeros(DType::kFloat32, {5, 4});
+  ServerFlags flags;
+  flags.server = server_.target;
+  LoadOptions options;
+  options.concurrency = 4;
+  options.duration = absl::ZeroDuration();
+  const absl::StatusOr<LoadResult> result = RunLoad(flags, *Problem::FromQkv(tensor, tensor, tensor), options);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->requests, 4);
+  EXPECT_EQ(server_.unary_calls, 8) << "one of each to warm up";
+}
+
 TEST_F(CliTest, BenchPrintsTableAndJson) {
   const Ran table = Ask({"bench", "--shape", "1,2/1,3,5,4", "--duration_s", "0.1"});
   EXPECT_EQ(table.code, 0) << table.err;
