@@ -141,13 +141,17 @@ def giant_and_small(attn, service, options):
     giant_alone = attn.result(attn.start(service, "bench", *giant))
     idle = attn.info(service)["memory_bytes_used"]
     running = attn.start(service, "bench", *giant)
-    # It runs when the server holds it: its tensors and more.
-    while attn.info(service)["memory_bytes_used"] - idle < 3 * keys * 64 * 4 and running.poll() is None:
-        time.sleep(0.01)
-    seconds = max(0.1, min(options.seconds, giant_alone["latency_us"]["max"] / 1e6 / 2))
-    small_beside = attn.bench(service, SMALL, seconds)
-    ended_first = running.poll() is not None
-    giant_beside = attn.result(running)
+    try:
+        # It runs when the server holds it: its tensors and more.
+        while attn.info(service)["memory_bytes_used"] - idle < 3 * keys * 64 * 4 and running.poll() is None:
+            time.sleep(0.01)
+        seconds = max(0.1, min(options.seconds, giant_alone["latency_us"]["max"] / 1e6 / 2))
+        small_beside = attn.bench(service, SMALL, seconds)
+        ended_first = running.poll() is not None
+        giant_beside = attn.result(running)
+    finally:
+        if running.poll() is None:
+            running.kill()
     return {
         "row": "giant_and_small",
         "service": service.name,
@@ -167,11 +171,16 @@ class Report:
     def __init__(self, as_json):
         self._json = as_json
 
-    def text(self, line=""):
-        print(line, file=sys.stderr if self._json else sys.stdout, flush=True)
+    def text(self, line):
+        if not self._json:
+            print(line, flush=True)
 
     def row(self, row, line):
         print(json.dumps(row) if self._json else line, flush=True)
+
+    def services(self, info, other):
+        ours = f"attnd {info['version']} {info['instruction_set_used']}, {info['threads']} threads"
+        self.row({"row": "services", "attnd": ours, "python": other}, f"{ours}\nPython service: {other}")
 
     def calls_head(self):
         self.text(f"\n{'':30} {'whole call, p50':>23} {'':>7} {'in attention':>23} {'attnd adds':>11}")
@@ -199,28 +208,31 @@ class Report:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build" / "release" / "bin", help="attnd and attn")
-    parser.add_argument("--python", default=sys.executable, help="an interpreter with grpcio-tools and torch")
+    peers = ROOT / "build" / "peers" / "bin" / "python"
+    parser.add_argument("--python", type=pathlib.Path, default=peers, help="an interpreter with grpcio-tools and torch")
     parser.add_argument("--threads", type=int, default=2, help="of each service's computation")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1, help="of each measurement")
     parser.add_argument("--only", default="", help="rows whose shape or name has this in it")
     parser.add_argument("--giant_keys", type=int, default=131072, help="0 leaves these rows out")
-    parser.add_argument("--json", action="store_true", help="a JSON object a row; what is no row goes to stderr")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line, first what the services are")
     options = parser.parse_args()
     attn, report = Attn(options.bin / "attn"), Report(options.json)
     script = pathlib.Path(__file__).with_name("python_service.py")
+    for program in (options.bin / "attnd", options.bin / "attn", options.python):
+        if not program.exists():
+            parser.error(f"{program} is not there; build first, and see {script.name} for --python")
     with (
         Service("attnd", [str(options.bin / "attnd")], options.threads) as attnd,
-        Service("Python", [options.python, str(script)], options.threads) as other,
+        Service("Python", [str(options.python), str(script)], options.threads) as other,
     ):
-        info = attn.info(attnd)
-        report.text(f"attnd {info['version']} {info['instruction_set_used']}, {info['threads']} threads")
-        report.text(f"Python service: {other.log.splitlines()[0]}")
-        report.calls_head()
+        report.services(attn.info(attnd), other.log.splitlines()[0])
+        chosen = [(shape, call) for shape, call in ROWS if options.only in shape]
+        if chosen:
+            report.calls_head()
         for dtype in ("float32", "float16"):
-            for shape, call in ROWS:
-                if options.only in shape:
-                    report.call(measure_row(attn, attnd, other, shape, call, dtype, options))
+            for shape, call in chosen:
+                report.call(measure_row(attn, attnd, other, shape, call, dtype, options))
         if options.giant_keys > 0 and options.only in "giant_and_small":
             report.giant_head(options.giant_keys)
             for service in (attnd, other):
