@@ -129,13 +129,13 @@ absl::StatusOr<Reservation> Admission::Admit(const Demand& demand, Reservation h
   return held;
 }
 
-absl::StatusOr<Reservation> Admission::ReserveBytes(absl::string_view what, std::int64_t bytes) {
-  if (bytes > allowed_) return Never(what, bytes, allowed_, "memory_bytes_max without gRPC's share");
-  if (absl::Status status = Take(what, bytes, bytes); !status.ok()) return status;
-  Reservation reservation;
-  reservation.admission_ = this;
-  reservation.bytes_ = bytes;
-  return reservation;
+absl::StatusOr<Reservation> Admission::ReserveBytes(absl::string_view what, std::int64_t bytes, Reservation held) {
+  const std::int64_t needed = CheckedSum({held.bytes_, bytes}).value_or(kMostBytes);
+  if (needed > allowed_) return Never(what, needed, allowed_, "memory_bytes_max without gRPC's share");
+  if (absl::Status status = Take(what, needed, bytes); !status.ok()) return status;
+  held.admission_ = this;
+  held.bytes_ = needed;
+  return held;
 }
 
 absl::Status Admission::Take(absl::string_view what, std::int64_t needed, std::int64_t more) {

@@ -88,8 +88,8 @@ class Admission {
   // caller already reserved for the same problem; it becomes part of the result.
   absl::StatusOr<Reservation> Admit(const Demand& demand, Reservation held = {});
 
-  // Memory before anything is known but a message's size.
-  absl::StatusOr<Reservation> ReserveBytes(absl::string_view what, std::int64_t bytes);
+  // Memory before anything is known but a message's size, on top of what is held.
+  absl::StatusOr<Reservation> ReserveBytes(absl::string_view what, std::int64_t bytes, Reservation held = {});
 
   std::int64_t bytes_used() const { return used_; }
   // What all problems may hold together: memory_bytes_max without gRPC's share.

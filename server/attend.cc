@@ -11,6 +11,7 @@
 #include "core/attention.h"
 #include "core/buffer.h"
 #include "server/log.h"
+#include "server/receive.h"
 #include "server/stopper.h"
 #include "server/wire/decode.h"
 #include "server/wire/encode.h"
@@ -74,18 +75,26 @@ class AttendCall final : public grpc::ServerUnaryReactor,
     record_.request_bytes = static_cast<std::int64_t>(request.Length());
     absl::StatusOr<Reservation> held = engine_.admission.ReserveBytes("bytes of the message", record_.request_bytes);
     if (!held.ok()) return held.status();
-    grpc::ByteBuffer message = request;  // a reference to the same slices
-    if (absl::Status status = ParseMessage(message, request_); !status.ok()) return status;
-    const_cast<grpc::ByteBuffer&>(request).Clear();  // gRPC keeps it until the call ends, and nothing reads it again
-    const absl::StatusOr<ProblemInputs> inputs = DecodeProblem(request_, DataRule::kWhole);
-    if (!inputs.ok()) return inputs.status();
-    absl::StatusOr<Understood> understood = Understand(engine_, *inputs, Delivery::kUnary);
+    auto message = std::make_unique<v1::AttendRequest>();
+    // gRPC keeps `request` until the call ends, and nothing reads it again.
+    absl::StatusOr<Received> received =
+        Receive(engine_, const_cast<grpc::ByteBuffer&>(request), *message, *std::move(held));
+    if (!received.ok()) return received.status();
+    absl::StatusOr<DecodedProblem> decoded = DecodeProblem(*message, DataRule::kWhole);
+    if (!decoded.ok()) return decoded.status();
+    message.reset();
+    absl::StatusOr<Understood> understood = Understand(engine_, decoded->inputs, Delivery::kUnary);
     if (!understood.ok()) return understood.status();
-    problem_ = understood->problem;
-    record_.shape = DescribeProblem(*problem_);
-    absl::StatusOr<Reservation> reservation = engine_.admission.Admit(understood->demand, *std::move(held));
+    record_.shape = DescribeProblem(*understood->problem);
+    absl::StatusOr<Reservation> reservation = engine_.admission.Admit(understood->demand, std::move(received->held));
     if (!reservation.ok()) return reservation.status();
     reservation_ = *std::move(reservation);
+    // Only now is anything of the problem's size allocated.
+    tensors_ = CopyTensors(received->raw, decoded->came, decoded->inputs);
+    reservation_.ShrinkTo(understood->demand.memory_bytes);
+    absl::StatusOr<Problem> problem = Problem::Create(decoded->inputs, engine_.limits());  // with the addresses
+    if (!problem.ok()) return problem.status();
+    problem_ = std::make_shared<const Problem>(*std::move(problem));
     if (absl::Status status = problem_->CheckContents(); !status.ok()) return status;
     statistics_.set_flops(understood->cost.flops_after_exclusion);
     statistics_.set_memory_bytes(understood->demand.memory_bytes);
@@ -133,7 +142,7 @@ class AttendCall final : public grpc::ServerUnaryReactor,
     outputs_.clear();  // the answer's slices hold what they need
     sink_.reset();
     problem_.reset();
-    request_.Clear();
+    tensors_.clear();
     {
       const std::lock_guard lock(mutex_);
       ended_ = true;
@@ -150,7 +159,7 @@ class AttendCall final : public grpc::ServerUnaryReactor,
   std::shared_ptr<AttendCall> keep_;
   Lifecycle::Work work_;
   Reservation reservation_;
-  v1::AttendRequest request_;  // the problem points into it
+  std::vector<AlignedBuffer<std::byte>> tensors_;  // the problem points into them
   std::shared_ptr<const Problem> problem_;
   std::vector<NamedOutput> outputs_;
   std::unique_ptr<DenseSink> sink_;

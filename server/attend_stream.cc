@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "server/attend.h"
 #include "server/log.h"
+#include "server/receive.h"
 #include "server/recent_ids.h"
 #include "server/stream_problem.h"
 #include "server/wire/decode.h"
@@ -23,7 +24,6 @@ namespace attnd::server {
 namespace {
 
 constexpr std::int64_t kMessageOverheadBytes = 256;  // what a queued message costs beside its bytes
-constexpr std::int64_t kFreeHeaderBytes = 64 << 10;  // a header of no more needs no reservation of its own
 
 absl::Status GoneAway() { return absl::CancelledError("the caller cancelled or went away"); }
 
@@ -61,7 +61,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
 
   void OnReadDone(bool ok) override {
     if (!ok) return EndOfRequests();
-    const absl::Status status = CatchBadAlloc([this] { return Receive(); });
+    const absl::Status status = CatchBadAlloc([this] { return ReadMessage(); });
     const std::lock_guard lock(mutex_);
     if (!status.ok()) DieLocked(status);
     ReadNextLocked();
@@ -132,12 +132,12 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   // ---- what the peer sends ----
 
   // Parses what came. An error is the stream's: bytes that are no message belong to no problem.
-  absl::Status Receive() {
+  absl::Status ReadMessage() {
     Reservation held;
     const StreamMessagePeek peek = PeekStreamMessage(incoming_);
     // Pieces fill memory that was reserved with their header; a header's inline tensors come before its problem is
     // known.
-    if (const auto bytes = static_cast<std::int64_t>(incoming_.Length()); peek.is_header && bytes > kFreeHeaderBytes) {
+    if (const auto bytes = static_cast<std::int64_t>(incoming_.Length()); peek.is_header && bytes > kFreeMessageBytes) {
       absl::StatusOr<Reservation> reserved = engine_.admission.ReserveBytes("bytes of the header", bytes);
       if (!reserved.ok()) {
         incoming_.Clear();
@@ -146,26 +146,31 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       }
       held = *std::move(reserved);
     }
-    auto message = std::make_unique<v1::AttendStreamRequest>();
-    if (absl::Status parsed = ParseMessage(incoming_, *message); !parsed.ok()) return parsed;
-    Handle(std::move(message), std::move(held));
+    v1::AttendStreamRequest message;
+    absl::StatusOr<Received> received = Receive(engine_, incoming_, message, std::move(held));
+    if (absl::IsResourceExhausted(received.status())) {
+      Refuse(peek.problem_id, received.status());
+      return absl::OkStatus();
+    }
+    if (!received.ok()) return received.status();
+    Handle(message, *std::move(received));
     return absl::OkStatus();
   }
 
-  void Handle(std::unique_ptr<v1::AttendStreamRequest> message, Reservation held) {
-    const std::uint64_t id = message->problem_id();
-    if (absl::Status status = CheckKnownFields(*message); !status.ok()) return Refuse(id, status);
-    switch (message->part_case()) {
-      case v1::AttendStreamRequest::kHeader: return HandleHeader(std::move(message), std::move(held));
-      case v1::AttendStreamRequest::kPiece: return HandlePiece(*message);
-      case v1::AttendStreamRequest::kCancel: return HandleCancel(*message);
+  void Handle(const v1::AttendStreamRequest& message, Received received) {
+    const std::uint64_t id = message.problem_id();
+    if (absl::Status status = CheckKnownFields(message); !status.ok()) return Refuse(id, status);
+    switch (message.part_case()) {
+      case v1::AttendStreamRequest::kHeader: return HandleHeader(message, std::move(received));
+      case v1::AttendStreamRequest::kPiece: return HandlePiece(message, received.raw);
+      case v1::AttendStreamRequest::kCancel: return HandleCancel(message);
       case v1::AttendStreamRequest::PART_NOT_SET: break;
     }
     Refuse(id, absl::InvalidArgumentError("part: absent, expected header, piece or cancel"));
   }
 
-  void HandleHeader(std::unique_ptr<v1::AttendStreamRequest> message, Reservation held) {
-    const std::uint64_t id = message->problem_id();
+  void HandleHeader(const v1::AttendStreamRequest& message, Received received) {
+    const std::uint64_t id = message.problem_id();
     if (engine_.lifecycle.draining()) return Refuse(id, Draining());
     {
       const std::lock_guard lock(mutex_);
@@ -182,7 +187,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     }
     absl::StatusOr<ProblemPtr> opened;
     const absl::Status status = CatchBadAlloc([&] {
-      opened = StreamProblem::Open(engine_, std::move(message), std::move(held), call_deadline_, *this);
+      opened = StreamProblem::Open(engine_, message, std::move(received), call_deadline_, *this);
       return opened.status();
     });
     if (!status.ok()) return Refuse(id, status);
@@ -196,7 +201,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     if (problem->complete()) RunProblem(problem);
   }
 
-  void HandlePiece(const v1::AttendStreamRequest& message) {
+  void HandlePiece(const v1::AttendStreamRequest& message, RawRequest& raw) {
     const std::uint64_t id = message.problem_id();
     ProblemPtr problem;
     {
@@ -207,7 +212,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       problem->accepting = true;
     }
     absl::Status status = CheckKnown(message);
-    if (status.ok()) status = problem->Accept(message.piece());
+    if (status.ok()) status = problem->Accept(message.piece(), raw);
     {
       const std::lock_guard lock(mutex_);
       problem->accepting = false;

@@ -38,9 +38,9 @@ absl::StatusOr<v1::PlanResponse> AnswerPlan(const Engine& engine, const v1::Plan
     return absl::InvalidArgumentError(absl::StrCat("layers: ", request.layers(), ", expected at least 0"));
   }
   const std::int64_t layers = request.layers() == 0 ? 1 : request.layers();
-  const absl::StatusOr<ProblemInputs> inputs = DecodeProblem(request.problem(), DataRule::kNone);
-  if (!inputs.ok()) return inputs.status();
-  const absl::StatusOr<Understood> understood = Understand(engine, *inputs, Delivery::kStream);
+  const absl::StatusOr<DecodedProblem> decoded = DecodeProblem(request.problem(), DataRule::kNone);
+  if (!decoded.ok()) return decoded.status();
+  const absl::StatusOr<Understood> understood = Understand(engine, decoded->inputs, Delivery::kStream);
   if (!understood.ok()) return understood.status();
   const absl::StatusOr<Cost> all_layers = EstimateCost(*understood->problem, layers);
   if (!all_layers.ok()) return all_layers.status();

@@ -5,6 +5,7 @@
 #include "server/attend_stream.h"
 #include "server/log.h"
 #include "server/plan_info.h"
+#include "server/receive.h"
 #include "server/wire/decode.h"
 #include "server/wire/encode.h"
 #include "server/wire/status.h"
@@ -12,9 +13,9 @@
 namespace attnd::server {
 namespace {
 
-// Answers at once: parse, ask `answer`, encode. `answer(const Request&)` gives StatusOr<Response>.
+// Answers at once: receive, ask `answer`, encode. `answer(const Request&)` gives StatusOr<Response>.
 template <typename Request, typename Answer>
-grpc::ServerUnaryReactor* AnswerNow(absl::string_view method, grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* AnswerNow(Engine& engine, absl::string_view method, grpc::CallbackServerContext* context,
                                     const grpc::ByteBuffer* request, grpc::ByteBuffer* response, Answer answer) {
   const absl::Time arrived = absl::Now();
   RequestRecord record;
@@ -24,7 +25,8 @@ grpc::ServerUnaryReactor* AnswerNow(absl::string_view method, grpc::CallbackServ
   record.status = CatchBadAlloc([&]() -> absl::Status {
     grpc::ByteBuffer message = *request;
     Request parsed;
-    if (absl::Status status = ParseMessage(message, parsed); !status.ok()) return status;
+    const absl::StatusOr<Received> received = Receive(engine, message, parsed);
+    if (!received.ok()) return received.status();
     if (absl::Status status = CheckKnown(parsed); !status.ok()) return status;
     const auto answered = answer(parsed);
     if (!answered.ok()) return answered.status();
@@ -53,13 +55,13 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AttentionServiceImp
 
 grpc::ServerUnaryReactor* AttentionServiceImpl::Plan(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return AnswerNow<v1::PlanRequest>("Plan", context, request, response,
+  return AnswerNow<v1::PlanRequest>(engine_, "Plan", context, request, response,
                                     [this](const v1::PlanRequest& parsed) { return AnswerPlan(engine_, parsed); });
 }
 
 grpc::ServerUnaryReactor* AttentionServiceImpl::Info(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return AnswerNow<v1::InfoRequest>("Info", context, request, response, [this](const v1::InfoRequest&) {
+  return AnswerNow<v1::InfoRequest>(engine_, "Info", context, request, response, [this](const v1::InfoRequest&) {
     return absl::StatusOr<v1::InfoResponse>(AnswerInfo(engine_));
   });
 }

@@ -1,6 +1,5 @@
 #include "server/stream_problem.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -20,40 +19,40 @@ absl::Status Prefixed(absl::string_view path, const absl::Status& status) {
 
 }  // namespace
 
-StreamProblem::StreamProblem(Engine& engine, std::unique_ptr<v1::AttendStreamRequest> header, absl::Time call_deadline,
-                             BlockWriter& writer)
+StreamProblem::StreamProblem(Engine& engine, std::uint64_t id, absl::Time call_deadline, BlockWriter& writer)
     : last_piece(absl::Now()),
       engine_(engine),
-      id_(header->problem_id()),
+      id_(id),
       arrived_(last_piece),
       complete_at_(last_piece),
-      header_(std::move(header)),
       stopper_(engine.executor, engine.Deadline(last_piece, call_deadline)),
       sink_(id_, engine.config.block_bytes, writer) {}
 
 absl::StatusOr<std::shared_ptr<StreamProblem>> StreamProblem::Open(Engine& engine,
-                                                                   std::unique_ptr<v1::AttendStreamRequest> header,
-                                                                   Reservation held, absl::Time call_deadline,
+                                                                   const v1::AttendStreamRequest& message,
+                                                                   Received received, absl::Time call_deadline,
                                                                    BlockWriter& writer) {
-  std::shared_ptr<StreamProblem> problem(new StreamProblem(engine, std::move(header), call_deadline, writer));
-  if (absl::Status status = problem->Begin(std::move(held)); !status.ok()) return status;
+  std::shared_ptr<StreamProblem> problem(new StreamProblem(engine, message.problem_id(), call_deadline, writer));
+  if (absl::Status status = problem->Begin(message.header(), std::move(received)); !status.ok()) return status;
   return problem;
 }
 
-absl::Status StreamProblem::Begin(Reservation held) {
-  absl::StatusOr<ProblemInputs> inputs = DecodeProblem(header_->header(), DataRule::kWholeOrLater);
-  if (!inputs.ok()) return inputs.status();
-  inputs_ = *std::move(inputs);
+absl::Status StreamProblem::Begin(const v1::AttendRequest& header, Received received) {
+  absl::StatusOr<DecodedProblem> decoded = DecodeProblem(header, DataRule::kWholeOrLater);
+  if (!decoded.ok()) return decoded.status();
+  inputs_ = std::move(decoded->inputs);
   absl::StatusOr<Understood> understood = Understand(engine_, inputs_, Delivery::kStream);
   if (!understood.ok()) return understood.status();
   shape_ = DescribeProblem(*understood->problem);
-  absl::StatusOr<Reservation> reservation = engine_.admission.Admit(understood->demand, std::move(held));
+  absl::StatusOr<Reservation> reservation = engine_.admission.Admit(understood->demand, std::move(received.held));
   if (!reservation.ok()) return reservation.status();
   reservation_ = *std::move(reservation);
   input_bytes_ = understood->cost.input_bytes;
   outputs_bytes_ = understood->demand.outputs_bytes;
 
   // Only now is anything of the problem's size allocated.
+  tensors_ = CopyTensors(received.raw, decoded->came, inputs_);
+  reservation_.ShrinkTo(understood->demand.memory_bytes);
   ForEachTensor(inputs_, [this](absl::string_view path, InputTensor& tensor) {
     if (tensor.data != nullptr) return;
     const std::int64_t bytes = TensorBytes(tensor);
@@ -71,14 +70,14 @@ absl::Status StreamProblem::Begin(Reservation held) {
   return absl::OkStatus();
 }
 
-absl::Status StreamProblem::Accept(const v1::TensorPiece& piece) {
+absl::Status StreamProblem::Accept(const v1::TensorPiece& piece, RawRequest& raw) {
   for (Pending& pending : pending_) {
     if (pending.path != piece.tensor()) continue;
-    const auto length = static_cast<std::int64_t>(piece.data().size());
-    if (absl::Status status = pending.cover.Add(piece.offset_bytes(), length); !status.ok()) {
+    const DataExtent data = ExtentOf(piece.data());
+    if (absl::Status status = pending.cover.Add(piece.offset_bytes(), data.bytes); !status.ok()) {
       return Prefixed(pending.path, status);
     }
-    std::memcpy(pending.buffer.data() + piece.offset_bytes(), piece.data().data(), piece.data().size());
+    raw.CopyOut({{data, pending.buffer.data() + piece.offset_bytes()}});
     if (pending.cover.complete() && --missing_ == 0) complete_at_ = absl::Now();
     return absl::OkStatus();
   }
@@ -109,7 +108,7 @@ std::shared_ptr<Reservation> StreamProblem::Release() {
   pending_.clear();
   inputs_ = {};
   problem_.reset();
-  header_.reset();
+  tensors_.clear();
   reservation_.ShrinkTo(outputs_bytes_);
   return std::make_shared<Reservation>(std::move(reservation_));
 }

@@ -16,21 +16,21 @@
 #include "server/block_sink.h"
 #include "server/byte_cover.h"
 #include "server/engine.h"
+#include "server/receive.h"
 #include "server/stopper.h"
 
 namespace attnd::server {
 
 class StreamProblem {
  public:
-  // Understands and admits the header's problem, then makes room for the tensors that will come in pieces. `held` is
-  // what was reserved for the header's own bytes.
-  static absl::StatusOr<std::shared_ptr<StreamProblem>> Open(Engine& engine,
-                                                             std::unique_ptr<v1::AttendStreamRequest> header,
-                                                             Reservation held, absl::Time call_deadline,
+  // Understands and admits the header's problem, copies the tensors that came with it and makes room for those that
+  // will come in pieces. `message` holds the header.
+  static absl::StatusOr<std::shared_ptr<StreamProblem>> Open(Engine& engine, const v1::AttendStreamRequest& message,
+                                                             Received received, absl::Time call_deadline,
                                                              BlockWriter& writer);
 
-  // Puts a piece in its place. An error is the problem's.
-  absl::Status Accept(const v1::TensorPiece& piece);
+  // Puts a piece, whose bytes are in `raw`, in its place. An error is the problem's.
+  absl::Status Accept(const v1::TensorPiece& piece, RawRequest& raw);
   bool complete() const { return missing_ == 0; }
   // "k: 1024 of 2048 bytes came", of the first tensor that is not whole.
   std::string Missing() const;
@@ -65,18 +65,17 @@ class StreamProblem {
     ByteCover cover;
   };
 
-  StreamProblem(Engine& engine, std::unique_ptr<v1::AttendStreamRequest> header, absl::Time call_deadline,
-                BlockWriter& writer);
-  absl::Status Begin(Reservation held);
+  StreamProblem(Engine& engine, std::uint64_t id, absl::Time call_deadline, BlockWriter& writer);
+  absl::Status Begin(const v1::AttendRequest& header, Received received);
 
   Engine& engine_;
   const std::uint64_t id_;
   const absl::Time arrived_;
   absl::Time complete_at_, submitted_;
-  std::unique_ptr<v1::AttendStreamRequest> header_;  // inputs_ point into it
   ProblemInputs inputs_;
-  std::vector<Pending> pending_;  // tensors without inline data
-  std::size_t missing_ = 0;       // of pending_, not whole yet
+  std::vector<AlignedBuffer<std::byte>> tensors_;  // that came with the header
+  std::vector<Pending> pending_;                   // that come in pieces
+  std::size_t missing_ = 0;                        // of pending_, not whole yet
   std::int64_t input_bytes_ = 0, outputs_bytes_ = 0;
   Stopper stopper_;
   BlockSink sink_;

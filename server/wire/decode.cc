@@ -3,6 +3,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -87,6 +88,7 @@ std::optional<DType> FromWire(v1::DataType dtype) {
 struct Decoder {
   DataRule rule;
   absl::Status status;
+  std::vector<TensorExtent> came{};
 
   void Fail(absl::string_view text) {
     if (status.ok()) status = absl::InvalidArgumentError(text);
@@ -106,11 +108,11 @@ struct Decoder {
     InputTensor result;
     result.dtype = *dtype;
     result.shape.assign(tensor.shape().begin(), tensor.shape().end());
-    SetData(tensor.data(), path, result);
+    SetData(ExtentOf(tensor.data()), path, result);
     return result;
   }
 
-  void SetData(const std::string& data, absl::string_view path, InputTensor& tensor) {
+  void SetData(DataExtent data, absl::string_view path, InputTensor& tensor) {
     const std::string shape = ShapeText(tensor.shape);
     for (const std::int64_t size : tensor.shape) {
       if (size < 0) return Fail(absl::StrCat(path, ": shape ", shape, ", expected sizes of at least 0"));
@@ -122,17 +124,20 @@ struct Decoder {
       return Fail(absl::StrCat(path, ": shape ", shape, " of ", std::string(Name(tensor.dtype)),
                                " is more bytes than a 64-bit integer counts"));
     }
-    const auto came = static_cast<std::int64_t>(data.size());
     if (rule == DataRule::kNone) {
-      if (came != 0) Fail(absl::StrCat(path, ".data: ", came, " bytes, expected none: Plan takes shapes only"));
+      if (data.bytes != 0) Fail(absl::StrCat(path, ".data: ", data.bytes, " bytes, expected none: Plan takes shapes only"));
       return;
     }
-    if (rule == DataRule::kWholeOrLater && came == 0 && *bytes > 0) return;
-    if (came != *bytes) {
-      return Fail(absl::StrCat(path, ": ", came, " bytes, expected ", *bytes, " for ", std::string(Name(tensor.dtype)),
+    if (rule == DataRule::kWholeOrLater && data.bytes == 0 && *bytes > 0) return;
+    if (data.bytes != *bytes) {
+      return Fail(absl::StrCat(path, ": ", data.bytes, " bytes, expected ", *bytes, " for ", std::string(Name(tensor.dtype)),
                                " ", shape));
     }
-    tensor.data = came == 0 ? kNoBytes : reinterpret_cast<const std::byte*>(data.data());
+    if (data.bytes == 0) {
+      tensor.data = kNoBytes;
+    } else {
+      came.push_back({path, data});
+    }
   }
 
   ProjectionInputs Projection(const v1::Projection& from) {
@@ -195,12 +200,6 @@ void Visit(absl::string_view path, std::optional<InputTensor>& tensor,
 
 }  // namespace
 
-absl::Status ParseMessage(grpc::ByteBuffer& buffer, google::protobuf::Message& message) {
-  const grpc::Status status = grpc::GenericDeserialize<grpc::ProtoBufferReader, Message>(&buffer, &message);
-  if (status.ok()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the message is not a valid ", message.GetDescriptor()->full_name()));
-}
-
 absl::Status CheckKnown(const Message& message) { return CheckKnownAt(message, ""); }
 
 absl::Status CheckKnownFields(const Message& message) { return CheckFieldsAt(message, ""); }
@@ -220,7 +219,7 @@ StreamMessagePeek PeekStreamMessage(const grpc::ByteBuffer& buffer) {
   return peek;
 }
 
-absl::StatusOr<ProblemInputs> DecodeProblem(const v1::AttendRequest& request, DataRule rule) {
+absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, DataRule rule) {
   Decoder decoder{rule, CheckKnown(request)};
   if (!decoder.status.ok()) return decoder.status;
   ProblemInputs inputs;
@@ -239,7 +238,7 @@ absl::StatusOr<ProblemInputs> DecodeProblem(const v1::AttendRequest& request, Da
     inputs.outputs.push_back(static_cast<OutputKind>(request.outputs(i)));  // numbered alike
   }
   if (!decoder.status.ok()) return decoder.status;
-  return inputs;
+  return DecodedProblem{std::move(inputs), std::move(decoder.came)};
 }
 
 void ForEachTensor(ProblemInputs& inputs, absl::FunctionRef<void(absl::string_view, InputTensor&)> visit) {
@@ -270,6 +269,24 @@ std::int64_t TensorBytes(const InputTensor& tensor) {
   std::vector<std::int64_t> factors = tensor.shape;
   factors.push_back(ElementBytes(tensor.dtype));
   return CheckedProduct(factors).value_or(0);
+}
+
+std::vector<AlignedBuffer<std::byte>> CopyTensors(RawRequest& raw, const std::vector<TensorExtent>& came,
+                                                  ProblemInputs& inputs) {
+  std::vector<AlignedBuffer<std::byte>> buffers;
+  std::vector<DataCopy> copies;
+  buffers.reserve(came.size());
+  copies.reserve(came.size());
+  ForEachTensor(inputs, [&](absl::string_view path, InputTensor& tensor) {
+    const auto found =
+        std::find_if(came.begin(), came.end(), [path](const TensorExtent& tensor_came) { return tensor_came.path == path; });
+    if (found == came.end()) return;
+    buffers.emplace_back(found->extent.bytes);
+    copies.push_back({found->extent, buffers.back().data()});
+    tensor.data = buffers.back().data();
+  });
+  raw.CopyOut(std::move(copies));
+  return buffers;
 }
 
 }  // namespace attnd::server

@@ -1,4 +1,4 @@
-// The only reader of untrusted bytes: protobuf messages -> ProblemInputs that point into the message.
+// What a request says: messages from RawRequest -> ProblemInputs, and each tensor's bytes into a buffer of its own.
 //
 // A message is refused, with the field, what came and what was expected, when it holds a field or an enum value that
 // the contract does not have, at any depth, or a tensor whose dtype, shape and bytes do not agree. What the problem
@@ -8,24 +8,27 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/support/byte_buffer.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "attnd/v1/attention.pb.h"
+#include "core/buffer.h"
 #include "core/problem.h"
+#include "server/wire/raw_request.h"
 
 namespace attnd::server {
 
 // What a tensor's `data` must be.
 enum class DataRule {
   kWhole,         // Attend: every byte
-  kWholeOrLater,  // AttendStream's header: every byte, or none and they follow in pieces (InputTensor::data is null)
+  kWholeOrLater,  // AttendStream's header: every byte, or none and they follow in pieces
   kNone,          // Plan
 };
-
-// Parses and frees `buffer`. INVALID_ARGUMENT when the bytes are no such message.
-absl::Status ParseMessage(grpc::ByteBuffer& buffer, google::protobuf::Message& message);
 
 // No unknown field and no unknown enum value, at any depth.
 absl::Status CheckKnown(const google::protobuf::Message& message);
@@ -41,13 +44,28 @@ struct StreamMessagePeek {
 };
 StreamMessagePeek PeekStreamMessage(const grpc::ByteBuffer& buffer);
 
-// The inputs point into `request`, which must outlive them. Calls CheckKnown.
-absl::StatusOr<ProblemInputs> DecodeProblem(const v1::AttendRequest& request, DataRule rule);
+struct TensorExtent {
+  absl::string_view path;  // as ForEachTensor says it
+  DataExtent extent;
+};
+
+// Depends on nothing of the message. A tensor's data is null, or an address without bytes where it has no elements.
+struct DecodedProblem {
+  ProblemInputs inputs;
+  std::vector<TensorExtent> came;  // the tensors whose bytes are in the message
+};
+
+// `request` is from RawRequest::ParseSkeleton. Calls CheckKnown.
+absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, DataRule rule);
 
 // Every tensor that came, under the path that pieces name it by: "q", "projection.w_q", "options.rotary.q_positions".
 void ForEachTensor(ProblemInputs& inputs, absl::FunctionRef<void(absl::string_view path, InputTensor& tensor)> visit);
 
 // Bytes of a tensor that DecodeProblem accepted.
 std::int64_t TensorBytes(const InputTensor& tensor);
+
+// Copies what `came` of `inputs`, points the tensors at the copies and gives the slices of `raw` back.
+std::vector<AlignedBuffer<std::byte>> CopyTensors(RawRequest& raw, const std::vector<TensorExtent>& came,
+                                                  ProblemInputs& inputs);
 
 }  // namespace attnd::server

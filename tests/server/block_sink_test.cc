@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attnd/v1/attention.pb.h"
-#include "server/wire/decode.h"
+#include "tests/server/messages.h"
 
 namespace attnd::server {
 namespace {
@@ -57,7 +57,7 @@ class CollectingWriter : public BlockWriter {
  public:
   void WriteBlock(grpc::ByteBuffer message) override {
     v1::AttendStreamResponse parsed;
-    ASSERT_TRUE(ParseMessage(message, parsed).ok());
+    ASSERT_TRUE(ParseStock(message, parsed));
     blocks.push_back(parsed);
   }
   bool HasRoom() const override { return room; }

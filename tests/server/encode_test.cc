@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "server/wire/decode.h"
 #include "server/wire/status.h"
+#include "tests/server/messages.h"
 
 namespace attnd::server {
 namespace {
@@ -42,7 +42,7 @@ TEST(EncodeTest, AnAnswerReadsBackAsItWasMeant) {
                                                     {OutputKind::kWeights, MakeBytes(2 * rows * 3 * 4, 'w')}},
                                                    statistics);
     v1::AttendResponse parsed;
-    ASSERT_TRUE(ParseMessage(buffer, parsed).ok());
+    ASSERT_TRUE(ParseStock(buffer, parsed));
     v1::AttendResponse meant;
     meant.mutable_output()->set_dtype(v1::DATA_TYPE_FLOAT32);
     for (const std::int64_t size : {std::int64_t{1}, std::int64_t{2}, rows, std::int64_t{5}})
@@ -68,7 +68,7 @@ TEST(EncodeTest, AnEmptyAnswerHasItsShape) {
   const Problem problem = MakeProblem(0, {});
   grpc::ByteBuffer buffer = EncodeAttendResponse(problem, {{OutputKind::kOutput, {}}}, {});
   v1::AttendResponse parsed;
-  ASSERT_TRUE(ParseMessage(buffer, parsed).ok());
+  ASSERT_TRUE(ParseStock(buffer, parsed));
   ASSERT_EQ(parsed.output().shape_size(), 4);
   EXPECT_EQ(parsed.output().shape(2), 0);
   EXPECT_TRUE(parsed.output().data().empty());
@@ -88,7 +88,7 @@ TEST(EncodeTest, ABlockReadsBackAndItsMemoryLivesAsLongAsTheMessage) {
     {
       grpc::ByteBuffer buffer = EncodeBlock(7, head, std::move(data));
       v1::AttendStreamResponse parsed;
-      ASSERT_TRUE(ParseMessage(buffer, parsed).ok());
+      ASSERT_TRUE(ParseStock(buffer, parsed));
       EXPECT_EQ(parsed.problem_id(), 7u);
       head.set_data(std::string(static_cast<std::size_t>(bytes), 'b'));
       EXPECT_EQ(parsed.block().SerializeAsString(), head.SerializeAsString());
@@ -101,10 +101,10 @@ TEST(EncodeTest, AClosingCarriesItsErrorOrNone) {
   grpc::ByteBuffer good = EncodeClosing(1, absl::OkStatus(), {});
   grpc::ByteBuffer bad = EncodeClosing(2, absl::InvalidArgumentError("k: wrong"), {});
   v1::AttendStreamResponse parsed;
-  ASSERT_TRUE(ParseMessage(good, parsed).ok());
+  ASSERT_TRUE(ParseStock(good, parsed));
   EXPECT_TRUE(parsed.has_closing());
   EXPECT_FALSE(parsed.closing().has_error());
-  ASSERT_TRUE(ParseMessage(bad, parsed).ok());
+  ASSERT_TRUE(ParseStock(bad, parsed));
   EXPECT_EQ(parsed.closing().error().code(), 3);
   EXPECT_EQ(parsed.closing().error().message(), "k: wrong");
 }

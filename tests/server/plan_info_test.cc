@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "server/wire/encode.h"
+#include "tests/server/messages.h"
+
 namespace attnd::server {
 namespace {
 
@@ -96,7 +99,11 @@ TEST(PlanTest, RefusesWhatMeansNothing) {
   EXPECT_EQ(std::string(AnswerPlan(TestEngine(), request).status().message()), "layers: -1, expected at least 0");
   request = Request(1, 8, 4);
   request.mutable_problem()->mutable_q()->set_data("x");
-  EXPECT_EQ(AnswerPlan(TestEngine(), request).status().code(), absl::StatusCode::kInvalidArgument);
+  grpc::ByteBuffer buffer = EncodeMessage(request);
+  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *request.GetDescriptor(), kNoSkeletonLimit);
+  ASSERT_TRUE(raw.ok() && raw->ParseSkeleton(request).ok());
+  EXPECT_EQ(std::string(AnswerPlan(TestEngine(), request).status().message()),
+            "q.data: 1 bytes, expected none: Plan takes shapes only");
   EXPECT_EQ(std::string(AnswerPlan(TestEngine(), {}).status().message()),
             "problem: absent, expected an AttendRequest without data");
   request = Request(1 << 20, 1 << 30, 1 << 10);

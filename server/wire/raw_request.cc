@@ -1,0 +1,295 @@
+#include "server/wire/raw_request.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/coded_stream.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "attnd/v1/attention.pb.h"
+
+namespace attnd::server {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::FileDescriptor;
+
+// The three lowest bits of a tag.
+constexpr std::uint32_t kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kGroup = 3, kEndGroup = 4, kFixed32 = 5;
+constexpr int kVarintBytesMax = 10;
+constexpr int kLengthBytesMax = 5;  // protobuf takes no longer one
+
+// The fields of a type that are walked into: bytes, and messages that can hold bytes. Repeated ones stay in the
+// skeleton whole, contents and all: no request has one.
+struct TypeWalk {
+  struct Field {
+    bool is_data = false;
+    const TypeWalk* message = nullptr;
+  };
+  std::vector<Field> fields;  // by number
+
+  Field At(std::uint32_t number) const { return number < fields.size() ? fields[number] : Field{}; }
+};
+
+class TypeWalks {
+ public:
+  explicit TypeWalks(const FileDescriptor& file) {
+    for (int i = 0; i < file.message_type_count(); ++i) Add(*file.message_type(i));
+  }
+
+  const TypeWalk& Of(const Descriptor& type) const { return walks_.at(&type); }
+
+ private:
+  const TypeWalk& Add(const Descriptor& type) {
+    const auto [found, is_new] = walks_.try_emplace(&type);
+    TypeWalk& walk = found->second;
+    for (int i = 0; is_new && i < type.field_count(); ++i) {
+      const FieldDescriptor& field = *type.field(i);
+      TypeWalk::Field step;
+      step.is_data = field.type() == FieldDescriptor::TYPE_BYTES;
+      if (field.type() == FieldDescriptor::TYPE_MESSAGE) step.message = &Add(*field.message_type());
+      if (step.message != nullptr && step.message->fields.empty()) step.message = nullptr;
+      if (field.is_repeated() || (!step.is_data && step.message == nullptr)) continue;
+      const auto number = static_cast<std::size_t>(field.number());
+      walk.fields.resize(std::max(walk.fields.size(), number + 1));
+      walk.fields[number] = step;
+    }
+    return walk;
+  }
+
+  std::map<const Descriptor*, TypeWalk> walks_;  // addresses stay
+};
+
+// Walks the slices once and writes the skeleton. It finds where each field ends, as protobuf does, and judges nothing
+// that the skeleton still shows to protobuf.
+class Splitter {
+ public:
+  Splitter(const std::vector<grpc::Slice>& slices, std::int64_t skeleton_bytes_max, std::string& skeleton)
+      : slices_(slices), skeleton_bytes_max_(skeleton_bytes_max), skeleton_(skeleton) {}
+
+  // The fields up to `end`, an offset into the message. False when protobuf would refuse them.
+  bool Fields(const TypeWalk& walk, std::int64_t end) {
+    while (offset_ < end) {
+      std::uint64_t tag = 0;
+      if (!CopyVarint(end, tag)) return false;
+      const TypeWalk::Field field =
+          WireType(tag) == kLengthDelimited ? walk.At(static_cast<std::uint32_t>(tag) >> 3) : TypeWalk::Field{};
+      bool whole = false;
+      if (field.is_data) {
+        whole = Data(end);
+      } else if (field.message != nullptr) {
+        whole = Submessage(*field.message, end);
+      } else {
+        whole = Value(tag, end);
+      }
+      if (!whole) return false;
+    }
+    return true;
+  }
+
+  // Of the whole skeleton, written or not.
+  std::int64_t skeleton_bytes() const { return skeleton_bytes_; }
+
+ private:
+  static std::uint32_t WireType(std::uint64_t tag) { return static_cast<std::uint32_t>(tag) & 7; }
+
+  bool Data(std::int64_t end) {
+    std::int64_t bytes = 0;
+    if (!ReadLength(end, bytes)) return false;
+    if (bytes == 0) {
+      AppendLength(0);
+      return true;
+    }
+    const DataExtent extent{offset_, bytes};
+    AppendLength(sizeof(extent));
+    Append(reinterpret_cast<const char*>(&extent), sizeof(extent));
+    return Skip(bytes, end);
+  }
+
+  bool Submessage(const TypeWalk& walk, std::int64_t end) {
+    std::int64_t bytes = 0;
+    if (!ReadLength(end, bytes)) return false;
+    // The new length is known at the end: room for the longest, which protobuf reads as it reads the shortest.
+    const std::int64_t length_at = skeleton_bytes_;
+    Append("\x80\x80\x80\x80\x00", kLengthBytesMax);
+    if (!Fields(walk, offset_ + bytes)) return false;
+    if (skeleton_bytes_ > skeleton_bytes_max_) return true;  // nobody will read it
+    auto length = static_cast<std::uint32_t>(skeleton_bytes_ - length_at - kLengthBytesMax);
+    for (int i = 0; i < kLengthBytesMax; ++i, length >>= 7) {
+      char& byte = skeleton_[static_cast<std::size_t>(length_at + i)];
+      byte = static_cast<char>((byte & 0x80) | (length & 0x7f));
+    }
+    return true;
+  }
+
+  // A field's value as it came, after its tag.
+  bool Value(std::uint64_t tag, std::int64_t end) {
+    std::uint64_t value = 0;
+    switch (WireType(tag)) {
+      case kVarint: return CopyVarint(end, value);
+      case kFixed64: return Copy(8, end);
+      case kFixed32: return Copy(4, end);
+      case kLengthDelimited:
+        return CopyVarint(end, value) && value <= static_cast<std::uint64_t>(end - offset_) &&
+               Copy(static_cast<std::int64_t>(value), end);
+      case kGroup: return Group(end);
+      default: return false;
+    }
+  }
+
+  // To the group's end; which field's end it is, and how deep groups may lie, is protobuf's to say.
+  bool Group(std::int64_t end) {
+    for (std::int64_t depth = 1; depth > 0;) {
+      std::uint64_t tag = 0;
+      if (!CopyVarint(end, tag)) return false;
+      if (WireType(tag) == kGroup) {
+        ++depth;
+      } else if (WireType(tag) == kEndGroup) {
+        --depth;
+      } else if (!Value(tag, end)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool ReadLength(std::int64_t end, std::int64_t& bytes) {
+    std::uint64_t value = 0;
+    if (!ReadVarint(end, kLengthBytesMax, value)) return false;
+    if (value > static_cast<std::uint64_t>(end - offset_)) return false;
+    bytes = static_cast<std::int64_t>(value);
+    return true;
+  }
+
+  bool CopyVarint(std::int64_t end, std::uint64_t& value) {
+    if (!ReadVarint(end, kVarintBytesMax, value)) return false;
+    Append(varint_, static_cast<std::size_t>(varint_bytes_));
+    return true;
+  }
+
+  // Leaves the bytes as they came in varint_.
+  bool ReadVarint(std::int64_t end, int bytes_max, std::uint64_t& value) {
+    value = 0;
+    for (varint_bytes_ = 0; varint_bytes_ < bytes_max && offset_ < end;) {
+      while (at_ == slice_end_) NextSlice();
+      const std::uint8_t byte = *at_++;
+      ++offset_;
+      value |= static_cast<std::uint64_t>(byte & 0x7f) << (7 * varint_bytes_);
+      varint_[varint_bytes_++] = static_cast<char>(byte);
+      if (byte < 0x80) return true;
+    }
+    return false;
+  }
+
+  bool Copy(std::int64_t bytes, std::int64_t end) {
+    return Pass(bytes, end, [this](const std::uint8_t* data, std::size_t size) {
+      Append(reinterpret_cast<const char*>(data), size);
+    });
+  }
+
+  bool Skip(std::int64_t bytes, std::int64_t end) {
+    return Pass(bytes, end, [](const std::uint8_t*, std::size_t) {});
+  }
+
+  template <typename Visit>
+  bool Pass(std::int64_t bytes, std::int64_t end, Visit visit) {
+    if (bytes > end - offset_) return false;
+    while (bytes > 0) {
+      while (at_ == slice_end_) NextSlice();
+      const std::int64_t part = std::min<std::int64_t>(bytes, slice_end_ - at_);
+      visit(at_, static_cast<std::size_t>(part));
+      at_ += part;
+      offset_ += part;
+      bytes -= part;
+    }
+    return true;
+  }
+
+  void NextSlice() {
+    const grpc::Slice& slice = slices_[next_slice_++];
+    at_ = slice.begin();
+    slice_end_ = slice.end();
+  }
+
+  void AppendLength(std::uint8_t below_128) {
+    const char byte = static_cast<char>(below_128);
+    Append(&byte, 1);
+  }
+
+  void Append(const char* data, std::size_t size) {
+    skeleton_bytes_ += static_cast<std::int64_t>(size);
+    if (skeleton_bytes_ <= skeleton_bytes_max_) skeleton_.append(data, size);
+  }
+
+  const std::vector<grpc::Slice>& slices_;
+  const std::int64_t skeleton_bytes_max_;
+  std::string& skeleton_;
+  std::int64_t skeleton_bytes_ = 0;
+  std::size_t next_slice_ = 0;
+  const std::uint8_t* at_ = nullptr;
+  const std::uint8_t* slice_end_ = nullptr;
+  std::int64_t offset_ = 0;  // of at_ in the message
+  char varint_[kVarintBytesMax] = {};
+  int varint_bytes_ = 0;
+};
+
+absl::Status NoMessage(const Descriptor& type) {
+  return absl::InvalidArgumentError(absl::StrCat("the message is not a valid ", type.full_name()));
+}
+
+}  // namespace
+
+DataExtent ExtentOf(const std::string& data) {
+  DataExtent extent;
+  if (data.size() == sizeof(extent)) std::memcpy(&extent, data.data(), sizeof(extent));
+  return extent;
+}
+
+absl::StatusOr<RawRequest> RawRequest::Split(grpc::ByteBuffer& buffer, const Descriptor& type,
+                                             std::int64_t skeleton_bytes_max) {
+  static const TypeWalks walks(*v1::AttendRequest::descriptor()->file());
+  RawRequest request;
+  const auto bytes = static_cast<std::int64_t>(buffer.Length());
+  if (bytes > 0 && !buffer.Dump(&request.slices_).ok()) return NoMessage(type);
+  buffer.Clear();
+  Splitter splitter(request.slices_, skeleton_bytes_max, request.skeleton_);
+  if (!splitter.Fields(walks.Of(type), bytes)) return NoMessage(type);
+  if (splitter.skeleton_bytes() > skeleton_bytes_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("bytes of the message beside the tensors': ",
+                                                     splitter.skeleton_bytes(), " needed, ", skeleton_bytes_max,
+                                                     " allowed (an eighth of message_bytes_max)"));
+  }
+  return request;
+}
+
+absl::Status RawRequest::ParseSkeleton(google::protobuf::Message& message) {
+  const bool parsed = message.ParseFromString(skeleton_);
+  skeleton_ = std::string();
+  return parsed ? absl::OkStatus() : NoMessage(*message.GetDescriptor());
+}
+
+void RawRequest::CopyOut(std::vector<DataCopy> copies) {
+  std::sort(copies.begin(), copies.end(),
+            [](const DataCopy& a, const DataCopy& b) { return a.from.offset_bytes < b.from.offset_bytes; });
+  auto copy = copies.begin();
+  std::int64_t slice_start = 0;
+  for (grpc::Slice& slice : slices_) {
+    const std::int64_t slice_end = slice_start + static_cast<std::int64_t>(slice.size());
+    while (copy != copies.end() && copy->from.offset_bytes < slice_end) {
+      const std::int64_t part = std::min(copy->from.bytes, slice_end - copy->from.offset_bytes);
+      std::memcpy(copy->to, slice.begin() + (copy->from.offset_bytes - slice_start), static_cast<std::size_t>(part));
+      copy->to += part;
+      copy->from.offset_bytes += part;
+      copy->from.bytes -= part;
+      if (copy->from.bytes == 0) ++copy;
+    }
+    slice_start = slice_end;
+    slice = grpc::Slice();
+  }
+  slices_.clear();
+}
+
+}  // namespace attnd::server
