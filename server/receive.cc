@@ -11,9 +11,9 @@ std::int64_t SkeletonBytesMax(const ServerConfig& config) {
   return std::max<std::int64_t>(config.message_bytes_max / 8, 1 << 20);
 }
 
-// A value of a list takes one byte on the wire and eight in a message, whose list doubles as it grows; an unknown field
-// takes two, and sixteen.
-constexpr std::int64_t kParsedBytesPerByte = 16;
+// A value of a list takes one byte on the wire and eight in a message, whose list doubles as it grows and is copied
+// once, to the problem's inputs.
+constexpr std::int64_t kParsedBytesPerByte = 24;
 
 }  // namespace
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/checked.h"
 
 namespace attnd::server {
@@ -25,52 +26,60 @@ constexpr int kRankMax = 8;  // nothing has more than 4; keeps an error's text s
 // A tensor without elements still needs an address.
 alignas(64) constexpr std::byte kNoBytes[64] = {};
 
-std::string Join(const std::string& path, const std::string& name) {
-  return path.empty() ? name : absl::StrCat(path, ".", name);
-}
-
-absl::Status CheckEnum(const Message& message, const FieldDescriptor& field, const std::string& path) {
-  const Reflection& reflection = *message.GetReflection();
-  const EnumDescriptor& type = *field.enum_type();
-  const int count = field.is_repeated() ? reflection.FieldSize(message, &field) : 1;
-  for (int i = 0; i < count; ++i) {
-    const int number = field.is_repeated() ? reflection.GetRepeatedEnumValue(message, &field, i)
-                                           : reflection.GetEnumValue(message, &field);
-    if (type.FindValueByNumber(number) == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(path, field.is_repeated() ? absl::StrCat("[", i, "]") : "",
-                                                     ": unknown value ", number, " of ", type.name()));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckFieldsAt(const Message& message, const std::string& path) {
+absl::Status UnknownFields(const Message& message, absl::string_view path) {
   const auto& unknown = message.GetReflection()->GetUnknownFields(message);
   if (unknown.field_count() == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(path.empty() ? message.GetDescriptor()->name() : path,
-                                                 ": unknown field ", unknown.field(0).number()));
+  return absl::InvalidArgumentError(
+      absl::StrCat(path.empty() ? message.GetDescriptor()->name() : path, ": unknown field ", unknown.field(0).number()));
 }
 
-absl::Status CheckKnownAt(const Message& message, const std::string& path) {
-  if (absl::Status status = CheckFieldsAt(message, path); !status.ok()) return status;
-  const Reflection& reflection = *message.GetReflection();
-  std::vector<const FieldDescriptor*> fields;
-  reflection.ListFields(message, &fields);
-  for (const FieldDescriptor* field : fields) {
-    const std::string field_path = Join(path, field->name());
-    if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
-      if (absl::Status status = CheckEnum(message, *field, field_path); !status.ok()) return status;
-    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
-      for (int i = 0; i < count; ++i) {
-        const Message& child = field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
-                                                    : reflection.GetMessage(message, field);
-        if (absl::Status status = CheckKnownAt(child, field_path); !status.ok()) return status;
+// Looks at every field that is there; a path becomes text only for an error.
+class KnownCheck {
+ public:
+  absl::Status At(const Message& message) {
+    const Reflection& reflection = *message.GetReflection();
+    if (reflection.GetUnknownFields(message).field_count() != 0) return UnknownFields(message, PathText());
+    std::vector<const FieldDescriptor*> fields;
+    reflection.ListFields(message, &fields);
+    for (const FieldDescriptor* field : fields) {
+      path_.push_back(field);
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
+        if (absl::Status status = Enum(message, *field); !status.ok()) return status;
+      } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
+        for (int i = 0; i < count; ++i) {
+          const Message& child = field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
+                                                      : reflection.GetMessage(message, field);
+          if (absl::Status status = At(child); !status.ok()) return status;
+        }
+      }
+      path_.pop_back();
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Enum(const Message& message, const FieldDescriptor& field) {
+    const Reflection& reflection = *message.GetReflection();
+    const EnumDescriptor& type = *field.enum_type();
+    const int count = field.is_repeated() ? reflection.FieldSize(message, &field) : 1;
+    for (int i = 0; i < count; ++i) {
+      const int number = field.is_repeated() ? reflection.GetRepeatedEnumValue(message, &field, i)
+                                             : reflection.GetEnumValue(message, &field);
+      if (type.FindValueByNumber(number) == nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat(PathText(), field.is_repeated() ? absl::StrCat("[", i, "]") : "",
+                                                       ": unknown value ", number, " of ", type.name()));
       }
     }
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
-}
+
+  std::string PathText() const {
+    return absl::StrJoin(path_, ".", [](std::string* out, const FieldDescriptor* field) { *out += field->name(); });
+  }
+
+  std::vector<const FieldDescriptor*> path_;
+};
 
 std::optional<DType> FromWire(v1::DataType dtype) {
   switch (dtype) {
@@ -113,15 +122,14 @@ struct Decoder {
   }
 
   void SetData(DataExtent data, absl::string_view path, InputTensor& tensor) {
-    const std::string shape = ShapeText(tensor.shape);
     for (const std::int64_t size : tensor.shape) {
-      if (size < 0) return Fail(absl::StrCat(path, ": shape ", shape, ", expected sizes of at least 0"));
+      if (size < 0) return Fail(absl::StrCat(path, ": shape ", ShapeText(tensor.shape), ", expected sizes of at least 0"));
     }
     std::vector<std::int64_t> factors = tensor.shape;
     factors.push_back(ElementBytes(tensor.dtype));
     const std::optional<std::int64_t> bytes = CheckedProduct(factors);
     if (!bytes.has_value()) {
-      return Fail(absl::StrCat(path, ": shape ", shape, " of ", std::string(Name(tensor.dtype)),
+      return Fail(absl::StrCat(path, ": shape ", ShapeText(tensor.shape), " of ", std::string(Name(tensor.dtype)),
                                " is more bytes than a 64-bit integer counts"));
     }
     if (rule == DataRule::kNone) {
@@ -131,7 +139,7 @@ struct Decoder {
     if (rule == DataRule::kWholeOrLater && data.bytes == 0 && *bytes > 0) return;
     if (data.bytes != *bytes) {
       return Fail(absl::StrCat(path, ": ", data.bytes, " bytes, expected ", *bytes, " for ", std::string(Name(tensor.dtype)),
-                               " ", shape));
+                               " ", ShapeText(tensor.shape)));
     }
     if (data.bytes == 0) {
       tensor.data = kNoBytes;
@@ -200,9 +208,9 @@ void Visit(absl::string_view path, std::optional<InputTensor>& tensor,
 
 }  // namespace
 
-absl::Status CheckKnown(const Message& message) { return CheckKnownAt(message, ""); }
+absl::Status CheckKnown(const Message& message) { return KnownCheck().At(message); }
 
-absl::Status CheckKnownFields(const Message& message) { return CheckFieldsAt(message, ""); }
+absl::Status CheckKnownFields(const Message& message) { return UnknownFields(message, ""); }
 
 StreamMessagePeek PeekStreamMessage(const grpc::ByteBuffer& buffer) {
   StreamMessagePeek peek;

@@ -1,6 +1,7 @@
 // A raw request says what stock protobuf says of the same bytes, however they were encoded and cut into slices.
 #include "server/wire/raw_request.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -65,8 +66,9 @@ TEST(RawRequestTest, WhatALegalEncoderSendsIsReadAsStockProtobufReadsIt) {
 }
 
 TEST(RawRequestTest, CutShortOrSpoiledItIsJudgedAsStockProtobufJudgesIt) {
+  const google::protobuf::LogSilencer silence;  // protobuf writes of each string that is not UTF-8
   int refused = 0, taken = 0;
-  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
     RandomWire random(seed);
     for (const Message* type : Requests()) {
       const std::string wire = random.Message(*type->GetDescriptor());
