@@ -51,6 +51,8 @@ class Problem {
   absl::Status SetWireDType(DType dtype);
   // Everything else: scale, causal, lengths, ... Its layout is FromQkv's.
   v1::Options& options() { return *request_.mutable_options(); }
+  // What share of the server's compute it gets; never changes an answer.
+  void SetPriority(v1::Priority priority) { request_.set_priority(priority); }
   // An output beside the one that always comes. A second time changes nothing.
   void Want(v1::OutputKind kind);
   bool Wants(v1::OutputKind kind) const;

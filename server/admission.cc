@@ -12,7 +12,6 @@ namespace attnd::server {
 namespace {
 
 constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max();
-constexpr absl::Duration kRetryDelay = absl::Milliseconds(200);
 
 // Bytes of the largest block of rows that a worker fills at a time: a tile's rows of an output, about kEmitBytes and at
 // least one row of what is as wide as the keys.
@@ -22,8 +21,7 @@ std::int64_t OpenBlockBytes(const Problem& problem) {
     const auto kind = static_cast<OutputKind>(number);
     if (!problem.Wants(kind)) continue;
     const std::array<std::int64_t, 4> shape = problem.OutputShape(kind);
-    const bool as_wide_as_keys =
-        kind >= OutputKind::kWeights && kind <= OutputKind::kScoresBiased && kind != OutputKind::kLse;
+    const bool as_wide_as_keys = IsOfKeys(kind);
     const std::int64_t rows = as_wide_as_keys ? 1 : std::min(shape[2], kProjectionRows);
     const std::int64_t bytes =
         CheckedProduct({rows, shape[3], ElementBytes(problem.OutputDType(kind))}).value_or(kMostBytes);
@@ -116,6 +114,15 @@ absl::Status Admission::CheckEver(const Demand& demand) const {
     return Never("milliseconds of compute, as predicted", needed, config_.compute_ms_max, "compute_ms_max");
   }
   return absl::OkStatus();
+}
+
+absl::Status Admission::CheckDeadline(const Demand& demand, absl::Duration left) const {
+  if (absl::Status status = CheckEver(demand); !status.ok()) return status;
+  constexpr double kOptimism = 4;  // rates are measured on a problem of middling size
+  if (demand.compute / kOptimism <= left) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(
+      "the deadline leaves ", absl::ToInt64Milliseconds(std::max(left, absl::ZeroDuration())), " ms, predicted are ",
+      absl::ToInt64Milliseconds(demand.compute), " ms of compute with nothing else running"));
 }
 
 absl::StatusOr<Reservation> Admission::Admit(const Demand& demand, Reservation held) {

@@ -84,6 +84,10 @@ class Admission {
   // run here.
   absl::Status CheckEver(const Demand& demand) const;
 
+  // CheckEver, then DEADLINE_EXCEEDED with the predicted time when not even a prediction far on the bright side ends in
+  // `left`.
+  absl::Status CheckDeadline(const Demand& demand, absl::Duration left) const;
+
   // CheckEver, then the memory. RESOURCE_EXHAUSTED with a retry delay when it is not free now. `held` is what the
   // caller already reserved for the same problem; it becomes part of the result.
   absl::StatusOr<Reservation> Admit(const Demand& demand, Reservation held = {});

@@ -86,6 +86,9 @@ class AttendCall final : public grpc::ServerUnaryReactor,
     absl::StatusOr<Understood> understood = Understand(engine_, decoded->inputs, Delivery::kUnary);
     if (!understood.ok()) return understood.status();
     record_.shape = DescribeProblem(*understood->problem);
+    const absl::Duration left = stopper_.token()->deadline() - absl::Now();
+    if (absl::Status status = engine_.admission.CheckDeadline(understood->demand, left); !status.ok()) return status;
+    if (absl::Status status = engine_.CheckQueue(); !status.ok()) return status;
     absl::StatusOr<Reservation> reservation = engine_.admission.Admit(understood->demand, std::move(received->held));
     if (!reservation.ok()) return reservation.status();
     reservation_ = *std::move(reservation);
@@ -98,11 +101,11 @@ class AttendCall final : public grpc::ServerUnaryReactor,
     if (absl::Status status = problem_->CheckContents(); !status.ok()) return status;
     statistics_.set_flops(understood->cost.flops_after_exclusion);
     statistics_.set_memory_bytes(understood->demand.memory_bytes);
-    Compute();
+    Compute(decoded->weight);
     return absl::OkStatus();
   }
 
-  void Compute() {
+  void Compute(std::int64_t weight) {
     for (const OutputKind kind : ReplyOrder(*problem_)) outputs_.push_back({kind, {}});
     sink_ = std::make_unique<DenseSink>(*problem_, [this](OutputKind kind, std::int64_t bytes) -> std::byte* {
       for (NamedOutput& output : outputs_) {
@@ -114,9 +117,10 @@ class AttendCall final : public grpc::ServerUnaryReactor,
       return nullptr;  // not wanted: the sink asks only for what is
     });
     submitted_ = absl::Now();
-    stopper_.Set(
-        StartAttention(problem_, *sink_, engine_.executor, stopper_.token(),
-                       [self = shared_from_this()](const AttentionReport& report) { self->Complete(report); }));
+    stopper_.Set(StartAttention(
+        problem_, *sink_, engine_.executor, stopper_.token(),
+        [self = shared_from_this()](const AttentionReport& report) { self->Complete(report); },
+        JobClass{record_.peer, weight}));
   }
 
   // On a worker.
@@ -130,6 +134,8 @@ class AttendCall final : public grpc::ServerUnaryReactor,
       statistics_.set_total_us(absl::ToInt64Microseconds(absl::Now() - arrived_));
       statistics_.set_nonfinite_rows(report.nonfinite_rows);
       statistics_.set_threads(engine_.executor.threads());
+      statistics_.set_slices(report.slices);
+      statistics_.set_threads_used(report.workers);
       for (const std::int64_t offset : problem_->q_offset) statistics_.add_q_offset(offset);
       *response_ = EncodeAttendResponse(*problem_, outputs_, statistics_);
       record_.reply_bytes = static_cast<std::int64_t>(response_->Length());

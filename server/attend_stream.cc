@@ -187,7 +187,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     }
     absl::StatusOr<ProblemPtr> opened;
     const absl::Status status = CatchBadAlloc([&] {
-      opened = StreamProblem::Open(engine_, message, std::move(received), call_deadline_, *this);
+      opened = StreamProblem::Open(engine_, message, std::move(received), call_deadline_, peer_, *this);
       return opened.status();
     });
     if (!status.ok()) return Refuse(id, status);
@@ -331,7 +331,11 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     statistics.set_queue_us(absl::ToInt64Microseconds(record.queued));
     statistics.set_compute_us(absl::ToInt64Microseconds(record.computed));
     statistics.set_total_us(absl::ToInt64Microseconds(record.total));
-    if (report != nullptr) statistics.set_nonfinite_rows(report->nonfinite_rows);
+    if (report != nullptr) {
+      statistics.set_nonfinite_rows(report->nonfinite_rows);
+      statistics.set_slices(report->slices);
+      statistics.set_threads_used(report->workers);
+    }
     LogRequest(record);
     // While a piece is being copied its buffer stays; the reading side frees the problem then.
     std::shared_ptr<Reservation> held = problem->accepting ? nullptr : problem->Release();

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/attention.h"
+#include "server/wire/status.h"
 
 namespace attnd::server {
 namespace {
@@ -58,6 +59,15 @@ absl::Time Engine::Deadline(absl::Time now, absl::Time call_deadline) const {
   const absl::Time own =
       call_deadline == absl::InfiniteFuture() ? now + absl::Milliseconds(config.deadline_default_ms) : call_deadline;
   return std::min(own, now + absl::Milliseconds(config.compute_ms_max));
+}
+
+absl::Status Engine::CheckQueue() const {
+  const std::int64_t problems = executor.jobs_in_flight();
+  if (problems < config.queue_problems_max) return absl::OkStatus();
+  return WithRetryDelay(
+      absl::ResourceExhaustedError(absl::StrCat("problems that compute or wait: ", problems, ", allowed ",
+                                                config.queue_problems_max, " (queue_problems_max)")),
+      kRetryDelay);
 }
 
 absl::StatusOr<Understood> Understand(const Engine& engine, const ProblemInputs& inputs, Delivery delivery) {

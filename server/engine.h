@@ -35,6 +35,9 @@ class Engine {
 
   ProblemLimits limits() const { return {config.sequence_heads_max, config.rows_max, config.width_max}; }
 
+  // OK, or RESOURCE_EXHAUSTED with a retry delay when as many problems compute or wait as may.
+  absl::Status CheckQueue() const;
+
   // When a problem that arrived `now` must be done. `call_deadline` is infinite for a call without one.
   absl::Time Deadline(absl::Time now, absl::Time call_deadline) const;
 };

@@ -19,8 +19,7 @@ constexpr std::int64_t kParsedBytesPerByte = 24;
 
 absl::StatusOr<Received> Receive(Engine& engine, grpc::ByteBuffer& buffer, google::protobuf::Message& message,
                                  Reservation held) {
-  absl::StatusOr<RawRequest> raw =
-      RawRequest::Split(buffer, *message.GetDescriptor(), SkeletonBytesMax(engine.config));
+  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *message.GetDescriptor(), SkeletonBytesMax(engine.config));
   if (!raw.ok()) return raw.status();
   if (const std::int64_t bytes = raw->skeleton_bytes(); bytes > kFreeMessageBytes) {
     absl::StatusOr<Reservation> more =

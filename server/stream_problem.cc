@@ -19,20 +19,23 @@ absl::Status Prefixed(absl::string_view path, const absl::Status& status) {
 
 }  // namespace
 
-StreamProblem::StreamProblem(Engine& engine, std::uint64_t id, absl::Time call_deadline, BlockWriter& writer)
+StreamProblem::StreamProblem(Engine& engine, std::uint64_t id, absl::Time call_deadline, std::string client,
+                             BlockWriter& writer)
     : last_piece(absl::Now()),
       engine_(engine),
       id_(id),
       arrived_(last_piece),
       complete_at_(last_piece),
       stopper_(engine.executor, engine.Deadline(last_piece, call_deadline)),
-      sink_(id_, engine.config.block_bytes, writer) {}
+      sink_(id_, engine.config.block_bytes, writer),
+      job_class_{std::move(client)} {}
 
 absl::StatusOr<std::shared_ptr<StreamProblem>> StreamProblem::Open(Engine& engine,
                                                                    const v1::AttendStreamRequest& message,
                                                                    Received received, absl::Time call_deadline,
-                                                                   BlockWriter& writer) {
-  std::shared_ptr<StreamProblem> problem(new StreamProblem(engine, message.problem_id(), call_deadline, writer));
+                                                                   std::string client, BlockWriter& writer) {
+  std::shared_ptr<StreamProblem> problem(
+      new StreamProblem(engine, message.problem_id(), call_deadline, std::move(client), writer));
   if (absl::Status status = problem->Begin(message.header(), std::move(received)); !status.ok()) return status;
   return problem;
 }
@@ -41,9 +44,12 @@ absl::Status StreamProblem::Begin(const v1::AttendRequest& header, Received rece
   absl::StatusOr<DecodedProblem> decoded = DecodeProblem(header, DataRule::kWholeOrLater);
   if (!decoded.ok()) return decoded.status();
   inputs_ = std::move(decoded->inputs);
+  job_class_.weight = decoded->weight;
   absl::StatusOr<Understood> understood = Understand(engine_, inputs_, Delivery::kStream);
   if (!understood.ok()) return understood.status();
   shape_ = DescribeProblem(*understood->problem);
+  const absl::Duration left = stopper_.token()->deadline() - absl::Now();
+  if (absl::Status status = engine_.admission.CheckDeadline(understood->demand, left); !status.ok()) return status;
   absl::StatusOr<Reservation> reservation = engine_.admission.Admit(understood->demand, std::move(received.held));
   if (!reservation.ok()) return reservation.status();
   reservation_ = *std::move(reservation);
@@ -98,9 +104,10 @@ absl::Status StreamProblem::Run(std::function<void(const AttentionReport&)> done
   absl::StatusOr<Understood> understood = Understand(engine_, inputs_, Delivery::kStream);
   if (!understood.ok()) return understood.status();
   if (absl::Status status = understood->problem->CheckContents(); !status.ok()) return status;
+  if (absl::Status status = engine_.CheckQueue(); !status.ok()) return status;
   problem_ = understood->problem;
   submitted_ = absl::Now();
-  stopper_.Set(StartAttention(problem_, sink_, engine_.executor, stopper_.token(), std::move(done)));
+  stopper_.Set(StartAttention(problem_, sink_, engine_.executor, stopper_.token(), std::move(done), job_class_));
   return absl::OkStatus();
 }
 

@@ -23,11 +23,11 @@ namespace attnd::server {
 
 class StreamProblem {
  public:
-  // Understands and admits the header's problem, copies the tensors that came with it and makes room for those that
-  // will come in pieces. `message` holds the header.
+  // Of a problem of `client`: understands and admits it, copies the tensors that came with it and makes room for those
+  // that will come in pieces. `message` holds the header.
   static absl::StatusOr<std::shared_ptr<StreamProblem>> Open(Engine& engine, const v1::AttendStreamRequest& message,
                                                              Received received, absl::Time call_deadline,
-                                                             BlockWriter& writer);
+                                                             std::string client, BlockWriter& writer);
 
   // Puts a piece, whose bytes are in `raw`, in its place. An error is the problem's.
   absl::Status Accept(const v1::TensorPiece& piece, RawRequest& raw);
@@ -65,7 +65,7 @@ class StreamProblem {
     ByteCover cover;
   };
 
-  StreamProblem(Engine& engine, std::uint64_t id, absl::Time call_deadline, BlockWriter& writer);
+  StreamProblem(Engine& engine, std::uint64_t id, absl::Time call_deadline, std::string client, BlockWriter& writer);
   absl::Status Begin(const v1::AttendRequest& header, Received received);
 
   Engine& engine_;
@@ -83,6 +83,7 @@ class StreamProblem {
   std::shared_ptr<const Problem> problem_;
   v1::ProblemClosing closing_;
   std::string shape_;
+  JobClass job_class_;
 };
 
 }  // namespace attnd::server

@@ -46,6 +46,8 @@ struct BenchCommand {
     if (!dtype.ok()) return UsageError(absl::StrCat("--dtype: ", dtype.status().message()));
     const absl::StatusOr<v1::Layout> layout = options.Layout();
     if (!layout.ok()) return layout.status();
+    const absl::StatusOr<v1::Priority> priority = options.Priority();
+    if (!priority.ok()) return priority.status();
     const bool bnhd = *layout == v1::LAYOUT_BNHD;
     std::mt19937_64 generator(seed);
     const auto random = [&](std::int64_t heads, std::int64_t rows, std::int64_t columns) {
@@ -61,6 +63,7 @@ struct BenchCommand {
     if (!problem.ok()) return problem;
     const absl::Status applied = options.Apply(shape->batch, shape->d_k, &problem->options());
     if (!applied.ok()) return applied;
+    problem->SetPriority(*priority);
     return problem;
   }
 

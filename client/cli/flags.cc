@@ -158,10 +158,15 @@ void OptionFlags::AddTo(CLI::App& app) {
   app.add_option("--layout", layout, "bhnd (default) or bnhd")->group(group);
   app.add_option("--output_dtype", output_dtype, "default: q's")->group(group);
   app.add_option("--mode", mode, "tiled (default) or reference (float64, slow)")->group(group);
+  app.add_option("--priority", priority, "low, normal (default) or high: its share of compute")->group(group);
 }
 
 absl::StatusOr<v1::Layout> OptionFlags::Layout() const {
   return EnumByName<v1::Layout>("--layout", "LAYOUT_", layout, "bhnd or bnhd", v1::Layout_Parse);
+}
+
+absl::StatusOr<v1::Priority> OptionFlags::Priority() const {
+  return EnumByName<v1::Priority>("--priority", "PRIORITY_", priority, "low, normal or high", v1::Priority_Parse);
 }
 
 absl::Status OptionFlags::Apply(std::int64_t batch, std::int64_t d_k, v1::Options* options) const {

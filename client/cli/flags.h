@@ -49,13 +49,14 @@ struct OptionFlags {
   bool causal = false;
   std::optional<std::int64_t> window_left, window_right;
   std::string q_offset, q_len, kv_len, lengths, alibi_slopes, sinks;
-  std::string layout, output_dtype, mode;
+  std::string layout, output_dtype, mode, priority;
   std::string rotary_style;
   std::int64_t rotary_dim = 0;
   std::optional<double> rope_base;
 
   void AddTo(CLI::App& app);
   absl::StatusOr<v1::Layout> Layout() const;
+  absl::StatusOr<v1::Priority> Priority() const;
   // Lists of one value are repeated to `batch`; rotary_dim 0 means `d_k`.
   absl::Status Apply(std::int64_t batch, std::int64_t d_k, v1::Options* options) const;
 };

@@ -125,6 +125,8 @@ bool ProblemFlags::AnyInput() const { return !(q.empty() && k.empty() && v.empty
 absl::StatusOr<Problem> ProblemFlags::Load() const {
   const absl::StatusOr<std::optional<DType>> wire = ParseWireDType(wire_dtype);
   if (!wire.ok()) return wire.status();
+  const absl::StatusOr<v1::Priority> priority = options.Priority();
+  if (!priority.ok()) return priority.status();
   TensorSource source;
   if (!npz.empty()) {
     const absl::Status status = source.OpenNpz(npz);
@@ -134,6 +136,7 @@ absl::StatusOr<Problem> ProblemFlags::Load() const {
   const bool projected = !x.empty() || (q.empty() && source.Has("", "x"));
   absl::StatusOr<Problem> problem = projected ? LoadProjected(*this, source) : LoadQkv(*this, source);
   if (!problem.ok()) return problem;
+  problem->SetPriority(*priority);
   if (*wire) {
     const absl::Status converted = problem->SetWireDType(**wire);
     if (!converted.ok()) return converted;

@@ -29,8 +29,8 @@ alignas(64) constexpr std::byte kNoBytes[64] = {};
 absl::Status UnknownFields(const Message& message, absl::string_view path) {
   const auto& unknown = message.GetReflection()->GetUnknownFields(message);
   if (unknown.field_count() == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(path.empty() ? message.GetDescriptor()->name() : path, ": unknown field ", unknown.field(0).number()));
+  return absl::InvalidArgumentError(absl::StrCat(path.empty() ? message.GetDescriptor()->name() : path,
+                                                 ": unknown field ", unknown.field(0).number()));
 }
 
 // Looks at every field that is there; a path becomes text only for an error.
@@ -93,6 +93,14 @@ std::optional<DType> FromWire(v1::DataType dtype) {
   }
 }
 
+std::int64_t WeightOf(v1::Priority priority) {
+  switch (priority) {
+    case v1::PRIORITY_LOW: return 1;
+    case v1::PRIORITY_HIGH: return 16;
+    default: return 4;
+  }
+}
+
 // Decodes fields until one is wrong; `status` is the first thing that was.
 struct Decoder {
   DataRule rule;
@@ -123,7 +131,8 @@ struct Decoder {
 
   void SetData(DataExtent data, absl::string_view path, InputTensor& tensor) {
     for (const std::int64_t size : tensor.shape) {
-      if (size < 0) return Fail(absl::StrCat(path, ": shape ", ShapeText(tensor.shape), ", expected sizes of at least 0"));
+      if (size < 0)
+        return Fail(absl::StrCat(path, ": shape ", ShapeText(tensor.shape), ", expected sizes of at least 0"));
     }
     std::vector<std::int64_t> factors = tensor.shape;
     factors.push_back(ElementBytes(tensor.dtype));
@@ -133,13 +142,14 @@ struct Decoder {
                                " is more bytes than a 64-bit integer counts"));
     }
     if (rule == DataRule::kNone) {
-      if (data.bytes != 0) Fail(absl::StrCat(path, ".data: ", data.bytes, " bytes, expected none: Plan takes shapes only"));
+      if (data.bytes != 0)
+        Fail(absl::StrCat(path, ".data: ", data.bytes, " bytes, expected none: Plan takes shapes only"));
       return;
     }
     if (rule == DataRule::kWholeOrLater && data.bytes == 0 && *bytes > 0) return;
     if (data.bytes != *bytes) {
-      return Fail(absl::StrCat(path, ": ", data.bytes, " bytes, expected ", *bytes, " for ", std::string(Name(tensor.dtype)),
-                               " ", ShapeText(tensor.shape)));
+      return Fail(absl::StrCat(path, ": ", data.bytes, " bytes, expected ", *bytes, " for ",
+                               std::string(Name(tensor.dtype)), " ", ShapeText(tensor.shape)));
     }
     if (data.bytes == 0) {
       tensor.data = kNoBytes;
@@ -246,7 +256,7 @@ absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, D
     inputs.outputs.push_back(static_cast<OutputKind>(request.outputs(i)));  // numbered alike
   }
   if (!decoder.status.ok()) return decoder.status;
-  return DecodedProblem{std::move(inputs), std::move(decoder.came)};
+  return DecodedProblem{std::move(inputs), std::move(decoder.came), WeightOf(request.priority())};
 }
 
 void ForEachTensor(ProblemInputs& inputs, absl::FunctionRef<void(absl::string_view, InputTensor&)> visit) {
@@ -286,8 +296,8 @@ std::vector<AlignedBuffer<std::byte>> CopyTensors(RawRequest& raw, const std::ve
   buffers.reserve(came.size());
   copies.reserve(came.size());
   ForEachTensor(inputs, [&](absl::string_view path, InputTensor& tensor) {
-    const auto found =
-        std::find_if(came.begin(), came.end(), [path](const TensorExtent& tensor_came) { return tensor_came.path == path; });
+    const auto found = std::find_if(came.begin(), came.end(),
+                                    [path](const TensorExtent& tensor_came) { return tensor_came.path == path; });
     if (found == came.end()) return;
     buffers.emplace_back(found->extent.bytes);
     copies.push_back({found->extent, buffers.back().data()});

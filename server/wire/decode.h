@@ -53,6 +53,7 @@ struct TensorExtent {
 struct DecodedProblem {
   ProblemInputs inputs;
   std::vector<TensorExtent> came;  // the tensors whose bytes are in the message
+  std::int64_t weight = 0;         // of its priority, in shares of compute
 };
 
 // `request` is from RawRequest::ParseSkeleton. Calls CheckKnown.

@@ -11,6 +11,9 @@
 
 namespace attnd::server {
 
+// What a caller is asked to wait when there is no room now.
+constexpr absl::Duration kRetryDelay = absl::Milliseconds(200);
+
 // The only function that makes a grpc::Status from an absl::Status. A retry delay becomes google.rpc.RetryInfo in the
 // status details.
 grpc::Status ToGrpcStatus(const absl::Status& status);

@@ -104,6 +104,7 @@ TEST_F(CliTest, MistakesOnTheCommandLineExitWithTwoInOneLine) {
       {"plan", "--shape", "1,8,2048,64", "--rotary_dim", "8"},
       {"bench", "--concurrency", "0"},
       {"bench", "--warm_up_calls", "-1"},
+      {"bench", "--priority", "urgent"},
       {"bench", "--shape", "1,1,5,4", "--wire_dtype", "int64"},
       {"bench", "--shape", "1,1,99999999999,99999999999"},
       {"explain", "--row", "7"},

@@ -1,10 +1,12 @@
 """A deadline that passes stops the work, whoever set it."""
 
+import time
+
 import grpc
 import pytest
 
 import wire
-from aftermath import leaves_nothing, long_request, memory_reserved
+from aftermath import leaves_nothing, long_request, memory_reserved, random_request
 from attnd_server import AttndServer, eventually
 
 
@@ -20,16 +22,34 @@ def cpu_spent(server, run):
 def test_a_deadline_mid_compute(call):
     with AttndServer() as server, leaves_nothing(server):
         stub = server.stub()
+        start = time.monotonic()
         whole = cpu_spent(server, lambda: wire.CALLS[call](stub, long_request()))
+        half_seconds = (time.monotonic() - start) / 2  # too little, and not hopeless
 
         def late():
             with pytest.raises((grpc.RpcError, wire.ProblemFailed)) as caught:
-                wire.CALLS[call](stub, long_request(), timeout=0.3)
+                wire.CALLS[call](stub, long_request(), timeout=half_seconds)
             code = caught.value.code
             assert (code if isinstance(code, grpc.StatusCode) else code()) == grpc.StatusCode.DEADLINE_EXCEEDED
 
         # What was not computed was not paid for. CPU time, not time: a busy machine does not change it.
         assert cpu_spent(server, late) < 0.7 * whole
+
+
+@pytest.mark.parametrize("call", wire.CALLS)
+def test_a_deadline_that_cannot_be_met_is_refused_at_once(call):
+    """With the predicted time, and without computing."""
+    with AttndServer() as server, leaves_nothing(server):
+        stub, request = server.stub(), random_request(1, 65536, 64, reference=True)  # many minutes
+        spent = server.cpu_seconds()
+        with pytest.raises((grpc.RpcError, wire.ProblemFailed)) as caught:
+            wire.CALLS[call](stub, request, timeout=20)
+        error = caught.value
+        failed = isinstance(error, wire.ProblemFailed)
+        code, text = (error.code, error.text) if failed else (error.code(), error.details())
+        assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "predicted" in text
+        assert server.cpu_seconds() - spent < 10
 
 
 @pytest.mark.parametrize("call", wire.CALLS)

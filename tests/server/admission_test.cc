@@ -139,5 +139,19 @@ TEST(AdmissionTest, NamedMemoryAddsUp) {
   EXPECT_EQ(demand.outputs_bytes, 1000 * 64 * 4 + 1000 * 1000 * 4);
 }
 
+TEST(AdmissionTest, ADeadlineBeyondHopeIsRefusedWithThePrediction) {
+  const Admission admission(TestConfig(), {1e9, 1e9});
+  const Demand demand = DemandOf(admission, 1000, 25, {}, Delivery::kUnary);  // 4 * 1000 * 1000 * 25 FLOPs: 100 ms
+  EXPECT_EQ(admission.CheckDeadline(demand, absl::InfiniteDuration()), absl::OkStatus());
+  EXPECT_EQ(admission.CheckDeadline(demand, absl::Milliseconds(26)), absl::OkStatus());
+  const absl::Status refused = admission.CheckDeadline(demand, absl::Milliseconds(24));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(std::string(refused.message()),
+            "the deadline leaves 24 ms, predicted are 100 ms of compute with nothing else running");
+  // What can never run says so first.
+  ExpectNever(admission.CheckDeadline(DemandOf(admission, 1 << 24, 1, {}, Delivery::kStream), absl::ZeroDuration()),
+              "(tiles_max)");
+}
+
 }  // namespace
 }  // namespace attnd::server

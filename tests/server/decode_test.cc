@@ -184,8 +184,7 @@ TEST(DecodeTest, BytesThatAreNoMessage) {
        {std::string("\xff"), std::string("\x0a\x05\x08", 3), std::string("\x0a\xff\xff\xff\xff\x7f", 6)}) {
     grpc::Slice slice(bytes);
     grpc::ByteBuffer buffer(&slice, 1);
-    const absl::Status status =
-        RawRequest::Split(buffer, *v1::AttendRequest::descriptor(), kNoSkeletonLimit).status();
+    const absl::Status status = RawRequest::Split(buffer, *v1::AttendRequest::descriptor(), kNoSkeletonLimit).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(status.message()), "the message is not a valid attnd.v1.AttendRequest");
   }
@@ -193,8 +192,8 @@ TEST(DecodeTest, BytesThatAreNoMessage) {
 
 TEST(DecodeTest, EveryTensorIsCopiedToAnAlignedBuffer) {
   v1::AttendRequest request = ValidRequest();
-  for (v1::Tensor* tensor : {request.mutable_q(), request.mutable_k(), request.mutable_v(),
-                             request.mutable_options()->mutable_mask()}) {
+  for (v1::Tensor* tensor :
+       {request.mutable_q(), request.mutable_k(), request.mutable_v(), request.mutable_options()->mutable_mask()}) {
     for (std::size_t i = 0; i < tensor->data().size(); ++i) (*tensor->mutable_data())[i] = static_cast<char>(i * 7 + 1);
   }
   absl::StatusOr<Read> read = ReadProblem(request, DataRule::kWhole);
@@ -256,6 +255,20 @@ TEST(DecodeTest, OptionsKeepTheirPresence) {
   EXPECT_TRUE(given.reference);
   EXPECT_EQ(given.q_offset, (std::vector<std::int64_t>{-3}));
   EXPECT_EQ(given.sinks, (std::vector<float>{0.5f}));
+}
+
+TEST(DecodeTest, APriorityIsAWeight) {
+  v1::AttendRequest request;
+  const auto weight = [&request](v1::Priority priority) {
+    request.set_priority(priority);
+    const absl::StatusOr<DecodedProblem> decoded = DecodeProblem(request, DataRule::kWhole);
+    return decoded.ok() ? decoded->weight : 0;
+  };
+  EXPECT_EQ(weight(v1::PRIORITY_UNSPECIFIED), 4);
+  EXPECT_EQ(weight(v1::PRIORITY_LOW), 1);
+  EXPECT_EQ(weight(v1::PRIORITY_NORMAL), 4);
+  EXPECT_EQ(weight(v1::PRIORITY_HIGH), 16);
+  EXPECT_EQ(weight(static_cast<v1::Priority>(4)), 0);  // refused
 }
 
 TEST(DecodeTest, PlanTakesNoData) {

@@ -82,7 +82,9 @@ class RandomWire {
                                                                     : 0;
     if (field.is_repeated() && Below(2) == 0) {
       std::string packed;
-      for (std::uint64_t left = Below(6); left > 0; --left) fixed != 0 ? Fixed(fixed, packed) : Varint(Number(), 10, packed);
+      for (std::uint64_t left = Below(6); left > 0; --left) {
+        fixed != 0 ? Fixed(fixed, packed) : Varint(Number(), 10, packed);
+      }
       Tag(field.number(), 2, wire);
       return Bytes(packed, wire);
     }

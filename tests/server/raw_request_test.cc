@@ -78,7 +78,8 @@ TEST(RawRequestTest, CutShortOrSpoiledItIsJudgedAsStockProtobufJudgesIt) {
         for (const std::string& bytes : {wire.substr(0, at), spoiled}) {
           const std::string expected = Stock(*type, bytes);
           (expected == "refused" ? refused : taken) += 1;
-          EXPECT_EQ(Raw(*type, CutIntoSlices(bytes, [&] { return 1 + random.Below(9); })), expected) << seed << " " << at;
+          EXPECT_EQ(Raw(*type, CutIntoSlices(bytes, [&] { return 1 + random.Below(9); })), expected)
+              << seed << " " << at;
         }
       }
     }

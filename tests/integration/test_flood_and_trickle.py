@@ -1,0 +1,46 @@
+"""Many calls of one client do not slow another beyond its share, and priorities are shares too."""
+
+import wire
+from aftermath import leaves_nothing, random_request
+from attnd.v1 import attention_pb2 as pb
+from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
+
+CALLS = 60
+
+
+def flood(server, request):
+    stub, before = server.stub(), server.cpu_seconds()
+    calls = [stub.Attend.future(request, timeout=CALL_SECONDS_MAX) for _ in range(CALLS)]
+    eventually("it computes", lambda: server.cpu_seconds() - before > 0.02)
+    return calls
+
+
+def done(calls):
+    return sum(call.done() for call in calls)
+
+
+def test_flood_and_trickle():
+    with AttndServer("--threads=1") as server, leaves_nothing(server):
+        request = random_request(1, 512, 64, reference=True)  # slow to compute and quick to send
+        calls = flood(server, request)
+        trickle = server.stub()
+        before = done(calls)
+        for _ in range(5):
+            wire.attend(trickle, request)
+        # Half of the time is the other client's, so that about as many of the flood were answered meanwhile.
+        assert done(calls) - before < CALLS / 2
+        for call in calls:
+            assert call.result().output.data
+
+
+def test_a_low_flood_and_a_high_trickle():
+    with AttndServer("--threads=1") as server, leaves_nothing(server):
+        low, high = (random_request(1, 512, 64, reference=True) for _ in range(2))
+        low.priority, high.priority = pb.PRIORITY_LOW, pb.PRIORITY_HIGH
+        calls = flood(server, low)
+        before = done(calls)
+        for _ in range(10):
+            wire.attend(server.stub(), high)
+        assert done(calls) - before < CALLS / 4  # a sixteenth of ten, and what the waiting between two calls leaves
+        for call in calls:
+            call.result()

@@ -1,0 +1,24 @@
+"""A small problem never waits for a giant, of its own client or of another; the giant loses time and no bytes."""
+
+import wire
+from aftermath import leaves_nothing, random_request
+from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
+
+
+def test_giant_and_small():
+    with AttndServer("--threads=1") as server, leaves_nothing(server):
+        # One unit of the giant takes longer than a slice; a small one is still too large to be done on the spot.
+        giant, small = random_request(1, 32768, 64), random_request(1, 256, 64)
+        quiet = wire.attend(server.stub(), giant)
+        alone = wire.attend(server.stub(), small)
+        stub, before = server.stub(), server.cpu_seconds()
+        running = stub.Attend.future(giant, timeout=CALL_SECONDS_MAX)
+        eventually("it computes", lambda: server.cpu_seconds() - before > 0.1)
+        for caller in (stub, server.stub()):
+            for _ in range(5):
+                assert wire.attend(caller, small).raw == alone.raw
+        assert not running.done()
+        disturbed = running.result()
+        assert disturbed.output.data == quiet.raw["output"]
+        assert disturbed.statistics.slices > quiet.statistics.slices
+        assert disturbed.statistics.threads_used == 1
