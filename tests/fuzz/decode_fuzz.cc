@@ -36,8 +36,7 @@ absl::StatusOr<RawRequest> Read(const std::string& bytes, google::protobuf::Mess
   std::size_t at = 0;
   const auto next_size = [&] { return 1 + static_cast<std::uint8_t>(bytes[at++ % bytes.size()]) % 64; };
   grpc::ByteBuffer buffer = attnd::server::CutIntoSlices(bytes, next_size);
-  absl::StatusOr<RawRequest> raw =
-      RawRequest::Split(buffer, *message.GetDescriptor(), attnd::server::kNoSkeletonLimit);
+  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *message.GetDescriptor(), attnd::server::kNoSkeletonLimit);
   if (!raw.ok()) return raw.status();
   if (absl::Status status = raw->ParseSkeleton(message); !status.ok()) return status;
   return raw;
