@@ -9,18 +9,31 @@
 #include <new>
 #include <utility>
 
+#include "core/buffer_pool.h"
+
 namespace attnd {
 
 constexpr std::size_t kBufferAlignment = 64;
 
-// Uninitialised, aligned floats (or bytes of T). Throws std::bad_alloc, which the server turns into RESOURCE_EXHAUSTED.
+inline void* AllocateBuffer(std::size_t bytes) {
+  if (bytes >= kPooledBytesMin) return BufferPool::Global().Take(bytes);
+  return ::operator new[](bytes, std::align_val_t{kBufferAlignment});
+}
+
+inline void FreeBuffer(void* data, std::size_t bytes) noexcept {
+  if (bytes >= kPooledBytesMin) return BufferPool::Global().Give(data, bytes);
+  ::operator delete[](data, std::align_val_t{kBufferAlignment});
+}
+
+// Uninitialised, aligned floats (or bytes of T); large ones are blocks of the pool. Throws std::bad_alloc, which the
+// server turns into RESOURCE_EXHAUSTED.
 template <typename T>
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::int64_t count)
-      : data_(static_cast<T*>(
-            ::operator new[](static_cast<std::size_t>(count) * sizeof(T), std::align_val_t{kBufferAlignment}))),
+      : data_(static_cast<T*>(AllocateBuffer(static_cast<std::size_t>(count) * sizeof(T))),
+              Free{static_cast<std::size_t>(count) * sizeof(T)}),
         count_(count) {}
 
   AlignedBuffer(AlignedBuffer&& other) noexcept
@@ -36,7 +49,8 @@ class AlignedBuffer {
 
  private:
   struct Free {
-    void operator()(T* data) const { ::operator delete[](data, std::align_val_t{kBufferAlignment}); }
+    std::size_t bytes = 0;
+    void operator()(T* data) const { FreeBuffer(data, bytes); }
   };
   std::unique_ptr<T[], Free> data_;
   std::int64_t count_ = 0;

@@ -54,13 +54,14 @@ std::int64_t StreamQueueBytes(const ServerConfig& config) { return 4 * config.bl
 void Reservation::ShrinkTo(std::int64_t bytes) {
   if (admission_ == nullptr || bytes >= bytes_) return;
   admission_->used_ -= bytes_ - bytes;
+  ++admission_->changes_;
   bytes_ = bytes;
 }
 
 Admission::Admission(const ServerConfig& config, ComputeRates rates)
     : config_(config),
       rates_(rates),
-      allowed_(std::max<std::int64_t>(config.memory_bytes_max - GrpcMemoryBytes(config), 0)) {}
+      allowed_(std::max<std::int64_t>(config.memory_bytes_max - GrpcMemoryBytes(config) - config.pool_bytes_max, 0)) {}
 
 absl::Duration Admission::PredictCompute(const Problem& problem, std::int64_t flops) const {
   return absl::Seconds(static_cast<double>(flops) / (problem.reference ? rates_.reference : rates_.tiled));
@@ -106,7 +107,8 @@ absl::Status Admission::CheckEver(const Demand& demand) const {
     }
   }
   if (demand.memory_bytes > allowed_) {
-    return Never("bytes of memory", demand.memory_bytes, allowed_, "memory_bytes_max without gRPC's share");
+    return Never("bytes of memory", demand.memory_bytes, allowed_,
+                 "memory_bytes_max without gRPC's and the pool's shares");
   }
   const double compute_ms = absl::ToDoubleMilliseconds(demand.compute);
   if (compute_ms > static_cast<double>(config_.compute_ms_max)) {
@@ -138,7 +140,7 @@ absl::StatusOr<Reservation> Admission::Admit(const Demand& demand, Reservation h
 
 absl::StatusOr<Reservation> Admission::ReserveBytes(absl::string_view what, std::int64_t bytes, Reservation held) {
   const std::int64_t needed = CheckedSum({held.bytes_, bytes}).value_or(kMostBytes);
-  if (needed > allowed_) return Never(what, needed, allowed_, "memory_bytes_max without gRPC's share");
+  if (needed > allowed_) return Never(what, needed, allowed_, "memory_bytes_max without gRPC's and the pool's shares");
   if (absl::Status status = Take(what, needed, bytes); !status.ok()) return status;
   held.admission_ = this;
   held.bytes_ = needed;
@@ -155,6 +157,7 @@ absl::Status Admission::Take(absl::string_view what, std::int64_t needed, std::i
           kRetryDelay);
     }
   } while (!used_.compare_exchange_weak(used, used + more));
+  ++changes_;
   return absl::OkStatus();
 }
 

@@ -96,7 +96,9 @@ class Admission {
   absl::StatusOr<Reservation> ReserveBytes(absl::string_view what, std::int64_t bytes, Reservation held = {});
 
   std::int64_t bytes_used() const { return used_; }
-  // What all problems may hold together: memory_bytes_max without gRPC's share.
+  // Counts up whenever memory is reserved or given back.
+  std::int64_t changes() const { return changes_; }
+  // What all problems may hold together: memory_bytes_max without gRPC's share and what the pool may keep.
   std::int64_t bytes_allowed() const { return allowed_; }
 
  private:
@@ -106,7 +108,7 @@ class Admission {
   const ServerConfig config_;
   ComputeRates rates_;
   const std::int64_t allowed_;
-  std::atomic<std::int64_t> used_{0};
+  std::atomic<std::int64_t> used_{0}, changes_{0};
 };
 
 // The part of memory_bytes_max that gRPC's own buffers may hold.

@@ -1,5 +1,7 @@
 #include "server/engine.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -48,11 +50,13 @@ absl::Duration TickPeriod(const ServerConfig& config) {
 
 Engine::Engine(const ServerConfig& resolved)
     : config(resolved),
-      watch(TickPeriod(resolved)),
       admission(resolved, ComputeRates{}),
+      watch(TickPeriod(resolved)),
       executor(static_cast<int>(resolved.threads)),
-      rates(MeasureRates(executor)) {
+      rates(MeasureRates(executor)),
+      idle_memory(std::make_shared<IdleMemory>(BufferPool::Global(), admission, [] { malloc_trim(0); })) {
   admission.SetRates(rates);
+  watch.Add(idle_memory);
 }
 
 absl::Time Engine::Deadline(absl::Time now, absl::Time call_deadline) const {

@@ -14,6 +14,7 @@
 #include "core/problem.h"
 #include "server/admission.h"
 #include "server/flags.h"
+#include "server/idle_memory.h"
 #include "server/lifecycle.h"
 #include "server/stall_watch.h"
 
@@ -27,11 +28,12 @@ class Engine {
   // Members are destroyed from the last to the first: the pool ends before what its jobs use.
   const ServerConfig config;
   Lifecycle lifecycle;
-  StallWatch watch;
   std::atomic<std::int64_t> streams_open{0};  // AttendStream calls, bounded by streams_max
   Admission admission;
+  StallWatch watch;
   Executor executor;
   const ComputeRates rates;
+  const std::shared_ptr<IdleMemory> idle_memory;
 
   ProblemLimits limits() const { return {config.sequence_heads_max, config.rows_max, config.width_max}; }
 

@@ -102,6 +102,7 @@ absl::Status CheckConfig(const ServerConfig& config) {
 ServerConfig Resolve(ServerConfig config) {
   if (config.threads == 0) config.threads = UsableCpus();
   if (config.memory_bytes_max == 0) config.memory_bytes_max = UsableMemoryBytes() / 2;
+  if (config.pool_bytes_max == 0) config.pool_bytes_max = config.memory_bytes_max / 16;
   return config;
 }
 

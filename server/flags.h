@@ -15,6 +15,8 @@ namespace attnd::server {
 #define ATTND_NUMBER_FLAGS(X)                                                                                       \
   X(threads, 0, 0, 1024, "compute threads; 0 takes what the affinity mask and the cgroup's CPU quota allow")        \
   X(memory_bytes_max, 0, 0, std::int64_t{1} << 50, "memory for all problems and gRPC; 0 takes half of the machine") \
+  X(pool_bytes_max, 0, 0, std::int64_t{1} << 50,                                                                    \
+    "freed buffers that stay resident for the next problem; 0 takes a sixteenth of memory_bytes_max")               \
   X(message_bytes_max, 256 << 20, 1 << 16, 2147483647, "largest single message, both ways")                         \
   X(reply_bytes_max, std::int64_t{8} << 30, 1, std::int64_t{1} << 50, "tensors of one answer on a stream")          \
   X(problems_in_flight_max, 64, 1, 1 << 20, "open problems of one stream")                                          \

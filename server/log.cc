@@ -1,5 +1,6 @@
 #include "server/log.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -41,6 +42,11 @@ void FromGrpc(gpr_log_func_args* args) {
   Log(level, "grpc", {{"text", std::string(args->message)}});
 }
 
+// It speaks of what peers sent, and they are told.
+void FromProtobuf(google::protobuf::LogLevel, const char*, int, const std::string& text) {
+  Log(LogLevel::kDebug, "protobuf", {{"text", text}});
+}
+
 absl::string_view Head(absl::string_view text) { return text.substr(0, kValueBytesMax); }
 
 double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
@@ -54,6 +60,7 @@ void InitLog(LogFormat format, absl::string_view level) {
                                                 : R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})");
   logger.set_level(spdlog::level::from_str(std::string(level)));
   logger.flush_on(spdlog::level::trace);
+  google::protobuf::SetLogHandler(&FromProtobuf);
   gpr_set_log_function(&FromGrpc);
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
 }

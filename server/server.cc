@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/attention.h"
+#include "core/buffer_pool.h"
 #include "server/acceptor.h"
 #include "server/engine.h"
 #include "server/health.h"
@@ -133,11 +134,13 @@ void Server::Drain() {
 }
 
 void SetUpProcess(const ServerConfig& config) {
-  // Page faults of freshly mapped buffers cost more than every copy: keep what requests gave back.
+  // Fresh pages cost more than every copy. Tensors keep theirs in the pool; messages come and go by malloc, which keeps
+  // its own until IdleMemory asks for them. One arena: what others keep at their top no call gives back.
+  BufferPool::Global().SetBytesMax(Resolve(config).pool_bytes_max);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the largest that glibc takes
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
   mallopt(M_TOP_PAD, 16 << 20);
-  mallopt(M_ARENA_MAX, 4);
+  mallopt(M_ARENA_MAX, 1);
   if (config.instruction_set == "avx2") LimitToAvx2();
   SetKernelCacheMax(config.kernel_cache_max);
 }

@@ -18,6 +18,10 @@ def provoke(server):
     header = next(wire.stream_messages(1, random_request(1, 4, 4)))
     piece = pb.AttendStreamRequest(problem_id=1, piece=pb.TensorPiece(tensor=FORGED, data=b"0000"))
     list(server.stub().AttendStream(iter([header, piece]), timeout=CALL_SECONDS_MAX))
+    not_utf8 = b"\x08\x01\x1a\x03\x0a\x01\xff"  # piece.tensor, of which protobuf itself writes a line
+    with pytest.raises(grpc.RpcError):
+        stream = server.channel().stream_stream("/attnd.v1.AttentionService/AttendStream")
+        list(stream(iter([not_utf8]), timeout=CALL_SECONDS_MAX))
     with pytest.raises(grpc.RpcError):
         server.channel().unary_unary(f"/attnd.v1.AttentionService/No%0A{'x' * 20}")(b"", timeout=CALL_SECONDS_MAX)
     server.stub(("grpc.primary_user_agent", "agent\x1b")).Info(pb.InfoRequest(), timeout=CALL_SECONDS_MAX)

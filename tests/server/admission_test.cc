@@ -80,6 +80,8 @@ TEST(AdmissionTest, MemoryThatCanNeverBe) {
   config.memory_bytes_max = 128 * kMiB;  // half of it is gRPC's
   const Admission admission(config, {1e12, 1e9});
   EXPECT_EQ(admission.bytes_allowed(), 64 * kMiB);
+  config.pool_bytes_max = 16 * kMiB;
+  EXPECT_EQ(Admission(config, ComputeRates{}).bytes_allowed(), 48 * kMiB);
   ExpectNever(admission.CheckEver(DemandOf(admission, 131072, 64, {}, Delivery::kStream)), "memory_bytes_max");
 }
 

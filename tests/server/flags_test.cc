@@ -12,11 +12,14 @@ TEST(FlagsTest, DefaultsAreValidAndResolveToThisMachine) {
   const ServerConfig resolved = Resolve(ServerConfig{});
   EXPECT_GE(resolved.threads, 1);
   EXPECT_GT(resolved.memory_bytes_max, 0);
+  EXPECT_EQ(resolved.pool_bytes_max, resolved.memory_bytes_max / 16);
   ServerConfig chosen;
   chosen.threads = 3;
+  chosen.pool_bytes_max = 77;
   chosen.memory_bytes_max = 12345;
   EXPECT_EQ(Resolve(chosen).threads, 3);
   EXPECT_EQ(Resolve(chosen).memory_bytes_max, 12345);
+  EXPECT_EQ(Resolve(chosen).pool_bytes_max, 77);
 }
 
 TEST(FlagsTest, ValuesOutsideTheirRangeAreNamed) {

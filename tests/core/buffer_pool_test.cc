@@ -1,0 +1,140 @@
+// What the pool keeps, hands out again and gives back, by a clock that the test turns.
+#include "core/buffer_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/buffer.h"
+
+namespace attnd {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::int64_t kKeepAll = std::int64_t{1} << 40;
+
+absl::Time At(int seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+
+TEST(BufferPoolTest, ABlockIsAtMostAnEighthLarger) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 10000; ++i) {
+    const std::size_t bytes = kPooledBytesMin + (random() >> (24 + random() % 22));
+    const std::size_t block = BufferPool::BlockBytes(bytes);
+    EXPECT_GE(block, bytes);
+    EXPECT_LE(block - bytes, bytes / 8);
+    EXPECT_EQ(block % 4096, 0u);
+    EXPECT_EQ(BufferPool::BlockBytes(block), block);
+  }
+  EXPECT_EQ(BufferPool::BlockBytes(kMiB), kMiB);
+  EXPECT_EQ(BufferPool::BlockBytes(kMiB + 1), kMiB + kMiB / 8);
+}
+
+TEST(BufferPoolTest, ABlockThatCameBackIsTheNextOfItsSize) {
+  BufferPool pool;
+  pool.SetBytesMax(kKeepAll);
+  void* first = pool.Take(kMiB);
+  std::memset(first, 1, kMiB);
+  pool.Give(first, kMiB, At(0));
+  EXPECT_EQ(pool.bytes_kept(), static_cast<std::int64_t>(kMiB));
+  void* other = pool.Take(2 * kMiB);
+  EXPECT_NE(other, first);
+  void* again = pool.Take(kMiB - 1000);  // of the same class
+  EXPECT_EQ(again, first);
+  EXPECT_EQ(pool.bytes_kept(), 0);
+  pool.Give(again, kMiB - 1000, At(1));
+  pool.Give(other, 2 * kMiB, At(2));
+  EXPECT_EQ(pool.bytes_kept(), static_cast<std::int64_t>(3 * kMiB));
+}
+
+TEST(BufferPoolTest, TheLimitHoldsAndTheOldestLeavesFirst) {
+  BufferPool pool;
+  pool.SetBytesMax(static_cast<std::int64_t>(3 * kMiB));
+  void* a = pool.Take(kMiB);
+  void* b = pool.Take(2 * kMiB);
+  void* c = pool.Take(kMiB);
+  void* giant = pool.Take(4 * kMiB);
+  pool.Give(a, kMiB, At(0));
+  pool.Give(b, 2 * kMiB, At(1));
+  pool.Give(c, kMiB, At(2));
+  EXPECT_EQ(pool.bytes_kept(), static_cast<std::int64_t>(3 * kMiB));
+  pool.Give(giant, 4 * kMiB, At(3));  // never fits, and drives nothing out
+  EXPECT_EQ(pool.bytes_kept(), static_cast<std::int64_t>(3 * kMiB));
+  EXPECT_EQ(pool.Take(kMiB), c);
+  EXPECT_EQ(pool.Take(2 * kMiB), b);
+  EXPECT_EQ(pool.bytes_kept(), 0);
+  pool.Give(b, 2 * kMiB, At(4));
+  pool.Give(c, kMiB, At(5));
+  pool.SetBytesMax(static_cast<std::int64_t>(kMiB));
+  EXPECT_EQ(pool.bytes_kept(), static_cast<std::int64_t>(kMiB));
+  EXPECT_EQ(pool.Take(kMiB), c);
+  pool.Give(c, kMiB, At(6));
+}
+
+TEST(BufferPoolTest, WhatNobodyTookForAWhileGoesBack) {
+  BufferPool pool;
+  pool.SetBytesMax(kKeepAll);
+  void* early = pool.Take(kMiB);
+  void* late = pool.Take(kMiB);
+  pool.Give(early, kMiB, At(10));
+  pool.Give(late, kMiB, At(20));
+  pool.ReleaseOlderThan(At(10));
+  EXPECT_EQ(pool.bytes_kept(), static_cast<std::int64_t>(2 * kMiB));
+  pool.ReleaseOlderThan(At(11));
+  EXPECT_EQ(pool.bytes_kept(), static_cast<std::int64_t>(kMiB));
+  // The one that is in use is young when it comes back.
+  EXPECT_EQ(pool.Take(kMiB), late);
+  pool.Give(late, kMiB, At(30));
+  pool.ReleaseOlderThan(At(30));
+  EXPECT_EQ(pool.bytes_kept(), static_cast<std::int64_t>(kMiB));
+  pool.ReleaseOlderThan(At(31));
+  EXPECT_EQ(pool.bytes_kept(), 0);
+}
+
+TEST(BufferPoolTest, ManyThreadsNeverShareABlock) {
+  BufferPool pool;
+  pool.SetBytesMax(static_cast<std::int64_t>(4 * kMiB));
+  std::vector<std::thread> threads;
+  std::vector<int> wrong(4, 0);
+  for (std::size_t self = 0; self < wrong.size(); ++self) {
+    threads.emplace_back([&, self] {
+      std::mt19937_64 random(self);
+      for (int i = 0; i < 300; ++i) {
+        const std::size_t bytes = kPooledBytesMin + random() % kMiB;
+        auto* block = static_cast<unsigned char*>(pool.Take(bytes));
+        for (std::size_t at = 0; at < bytes; at += 4096) block[at] = static_cast<unsigned char>(self);
+        if (i % 7 == 0) pool.ReleaseOlderThan(absl::Now());
+        for (std::size_t at = 0; at < bytes; at += 4096) wrong[self] += block[at] != self;
+        pool.Give(block, bytes);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, (std::vector<int>(4, 0)));
+  EXPECT_LE(pool.bytes_kept(), static_cast<std::int64_t>(4 * kMiB));
+}
+
+TEST(BufferPoolTest, LargeBuffersAreItsBlocksAndSmallOnesAreNot) {
+  BufferPool& pool = BufferPool::Global();
+  pool.SetBytesMax(kKeepAll);
+  const std::int64_t before = pool.bytes_kept();
+  { const AlignedBuffer<float> small(static_cast<std::int64_t>(kPooledBytesMin / sizeof(float)) - 1); }
+  EXPECT_EQ(pool.bytes_kept(), before);
+  const float* first = nullptr;
+  {
+    AlignedBuffer<float> large(3 << 20);
+    first = large.data();
+    AlignedBuffer<float> moved = std::move(large);
+    EXPECT_EQ(moved.data(), first);
+  }
+  EXPECT_EQ(pool.bytes_kept() - before, std::int64_t{12} << 20);
+  EXPECT_EQ(AlignedBuffer<double>((3 << 20) / 2).data(), reinterpret_cast<const double*>(first));
+  pool.SetBytesMax(0);
+  EXPECT_EQ(pool.bytes_kept(), 0);
+}
+
+}  // namespace
+}  // namespace attnd
