@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/attention.h"
+#include "core/buffer_pool.h"
 #include "tests/bench/limits.h"
 #include "tests/bench/workload.h"
 
@@ -269,6 +270,7 @@ int Run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   // As the server does: freed buffers keep their pages.
+  attnd::BufferPool::Global().SetBytesMax(std::int64_t{1} << 30);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
   return attnd::bench::Run(argc, argv);

@@ -1,6 +1,8 @@
 // The reader of requests under arbitrary bytes. Cut into slices, they are taken or refused as stock protobuf does, with
 // the same contents; then decode -> Problem::Create -> EstimateCost, by each of the three rules for tensor data; a
 // problem that turns out tiny is computed too. Nothing may crash, and no refusal may be INTERNAL.
+#include <google/protobuf/stubs/logging.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -74,6 +76,7 @@ void Decode(const std::string& bytes, DataRule rule) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const google::protobuf::LogSilencer silence;  // protobuf writes of each string that is not UTF-8
   const std::string bytes(reinterpret_cast<const char*>(data), size);
   CompareWithStock<attnd::v1::AttendStreamRequest>(bytes);
   if (!CompareWithStock<attnd::v1::AttendRequest>(bytes)) return 0;

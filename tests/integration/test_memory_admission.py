@@ -95,3 +95,22 @@ def test_an_answer_too_large_for_one_message_is_refused_before_it_is_made():
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "AttendStream" in caught.value.details()
         assert wire.attend_stream(server.stub(), request)["weights"].shape == (1, 1, 2048, 2048)
+
+
+def test_small_fields_without_end():
+    """Lists are bounded by an eighth of message_bytes_max, 1 MiB here; on a stream they end their problem alone."""
+    request = random_request(1, 4, 4)
+    giant = pb.AttendRequest()
+    giant.CopyFrom(request)
+    giant.options.q_len.extend([1] * (2 << 20))
+    with AttndServer("--message_bytes_max=8388608") as server, leaves_nothing(server):
+        with pytest.raises(grpc.RpcError) as caught:
+            wire.attend(server.stub(), giant)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "1048576 allowed" in caught.value.details() and "message_bytes_max" in caught.value.details()
+        messages = [pb.AttendStreamRequest(problem_id=5, header=giant), *wire.stream_messages(6, request)]
+        replies = list(server.stub().AttendStream(iter(messages), timeout=CALL_SECONDS_MAX))
+        closings = {reply.problem_id: reply.closing for reply in replies if reply.HasField("closing")}
+        assert closings[5].error.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+        assert "message_bytes_max" in closings[5].error.message
+        assert not closings[6].HasField("error")
