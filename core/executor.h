@@ -2,8 +2,9 @@
 //
 // A job is a list of phases run one after another; a phase is a number of units that may run at the same time in any
 // order. A worker runs one unit and then asks the FairQueue who is due; a long unit gives way when its slice of a
-// millisecond is over and another job waits, and any worker takes it up again later. Workers flush subnormal numbers.
-// Nothing here knows what attention is. Thread rule: every public function may be called from any thread.
+// millisecond is over and another job waits, and any worker takes it up again later. Workers flush subnormal numbers
+// and stand behind the process's other threads. Nothing here knows what attention is. Thread rule: every public
+// function may be called from any thread.
 #pragma once
 
 #include <atomic>
