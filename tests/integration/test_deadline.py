@@ -39,7 +39,7 @@ def test_a_deadline_mid_compute(call):
 @pytest.mark.parametrize("call", wire.CALLS)
 def test_a_deadline_that_cannot_be_met_is_refused_at_once(call):
     """With the predicted time, and without computing."""
-    with AttndServer() as server, leaves_nothing(server):
+    with AttndServer("--compute_ms_max=1000000000") as server, leaves_nothing(server):
         stub, request = server.stub(), random_request(1, 65536, 64, reference=True)  # many minutes
         spent = server.cpu_seconds()
         with pytest.raises((grpc.RpcError, wire.ProblemFailed)) as caught:
