@@ -22,8 +22,8 @@ def done(calls):
 def test_flood_and_trickle():
     with AttndServer("--threads=1") as server, leaves_nothing(server):
         request = random_request(1, 512, 64, reference=True)  # slow to compute and quick to send
-        calls = flood(server, request)
-        trickle = server.stub()
+        calls, trickle = flood(server, request), server.stub()
+        wire.attend(trickle, request)  # connects
         before = done(calls)
         for _ in range(5):
             wire.attend(trickle, request)
@@ -37,10 +37,11 @@ def test_a_low_flood_and_a_high_trickle():
     with AttndServer("--threads=1") as server, leaves_nothing(server):
         low, high = (random_request(1, 512, 64, reference=True) for _ in range(2))
         low.priority, high.priority = pb.PRIORITY_LOW, pb.PRIORITY_HIGH
-        calls = flood(server, low)
+        calls, trickle = flood(server, low), server.stub()
+        wire.attend(trickle, high)  # connects
         before = done(calls)
         for _ in range(10):
-            wire.attend(server.stub(), high)
+            wire.attend(trickle, high)
         assert done(calls) - before < CALLS / 4  # a sixteenth of ten, and what the waiting between two calls leaves
         for call in calls:
             call.result()
