@@ -18,6 +18,9 @@ using One = hn::CappedTag<float, 1>;
 
 // A strip of keys that stays in L1 while every block of rows meets it.
 constexpr std::int64_t kStripKeys = 32;
+// Keys and values are fetched this many rows before their turn: the work on a row is too long for the processor to look
+// past it by itself.
+constexpr std::int64_t kKeysAhead = 16;
 
 #if HWY_TARGET == HWY_SCALAR
 HWY_INLINE void SumFour(Floats d, const hn::Vec<Floats>* sums, float* out) {
@@ -49,8 +52,8 @@ HWY_INLINE void SumFour(Floats d, const hn::Vec<Floats>* sums, float* out) {
 #endif
 
 template <class From, int kRows>
-HWY_INLINE void DotKey(const typename From::Element* key, std::int64_t width, const float* q, float* scores,
-                       std::int64_t scores_stride) {
+HWY_INLINE void DotKey(const typename From::Element* key, std::int64_t ahead, std::int64_t width, const float* q,
+                       float* scores, std::int64_t scores_stride) {
   const Floats d;
   const One d1;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -58,6 +61,7 @@ HWY_INLINE void DotKey(const typename From::Element* key, std::int64_t width, co
   for (int r = 0; r < 4; ++r) sums[r] = hn::Zero(d);
   std::int64_t t = 0;
   for (; t + lanes <= width; t += lanes) {
+    hwy::Prefetch(key + t + ahead);
     const auto k = From::Load(d, key + t);
     for (int r = 0; r < kRows; ++r) sums[r] = hn::MulAdd(hn::LoadU(d, q + r * width + t), k, sums[r]);
   }
@@ -79,14 +83,14 @@ void Dot(const InPlaceRows& keys, const float* q, std::int64_t rows, float* scor
     std::int64_t row = 0;
     for (; row + 4 <= rows; row += 4) {
       for (std::int64_t j = strip; j < end; ++j) {
-        DotKey<From, 4>(data + j * keys.stride, keys.width, q + row * keys.width, scores + row * scores_stride + j,
-                        scores_stride);
+        DotKey<From, 4>(data + j * keys.stride, kKeysAhead * keys.stride, keys.width, q + row * keys.width,
+                        scores + row * scores_stride + j, scores_stride);
       }
     }
     for (; row < rows; ++row) {
       for (std::int64_t j = strip; j < end; ++j) {
-        DotKey<From, 1>(data + j * keys.stride, keys.width, q + row * keys.width, scores + row * scores_stride + j,
-                        scores_stride);
+        DotKey<From, 1>(data + j * keys.stride, kKeysAhead * keys.stride, keys.width, q + row * keys.width,
+                        scores + row * scores_stride + j, scores_stride);
       }
     }
   }
@@ -103,7 +107,10 @@ HWY_INLINE void AddBlock(D d, const typename From::Element* values, std::int64_t
   }
   for (std::int64_t j = 0; j < keys; ++j) {
     hn::Vec<D> value[kVectors];
-    for (int v = 0; v < kVectors; ++v) value[v] = From::Load(d, values + j * stride + v * lanes);
+    for (int v = 0; v < kVectors; ++v) {
+      hwy::Prefetch(values + (j + kKeysAhead) * stride + v * lanes);
+      value[v] = From::Load(d, values + j * stride + v * lanes);
+    }
     for (int r = 0; r < kRows; ++r) {
       const auto weight = hn::Set(d, p[r * p_stride + j]);
       for (int v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(weight, value[v], sums[r][v]);

@@ -6,4 +6,5 @@
 #endif
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
