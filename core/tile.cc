@@ -40,6 +40,15 @@ std::int64_t AlignedKey(std::int64_t key) { return key / kSoftmaxColumnsStep * k
 
 std::int64_t PaddedColumns(std::int64_t columns) { return CeilDiv(columns, kSoftmaxColumnsStep) * kSoftmaxColumnsStep; }
 
+// Takes one more logit into a row's m and l; alpha as SoftmaxStep leaves it. Returns e^(logit - new m).
+float MeetLogit(float logit, float exp2_factor, float* m, float* l, float* alpha) {
+  float tile[kSoftmaxColumnsStep];
+  std::fill(std::begin(tile), std::end(tile), kMinusInfinity);
+  tile[0] = logit;
+  SoftmaxStep({tile, kSoftmaxColumnsStep, 1, kSoftmaxColumnsStep, exp2_factor}, m, l, alpha);
+  return tile[0];
+}
+
 bool AnyNonFinite(const float* values, std::int64_t count) {
   return std::any_of(values, values + count, [](float value) { return !std::isfinite(value); });
 }
@@ -302,13 +311,10 @@ void QueryTile::JoinRange(std::int64_t row, float m, float l, const float* sum) 
   if (m == kMinusInfinity && l == 0) return;  // nothing there was allowed
   float* const joined = joined_ + row * (2 + problem_.d_v);
   // The range is one more logit, m, that stands for a sum l and a value: e^(m - new m) scales both.
-  float logit[kSoftmaxColumnsStep];
-  std::fill(std::begin(logit), std::end(logit), kMinusInfinity);
-  logit[0] = m;
   float unused = 0, alpha = 0;
-  SoftmaxStep({logit, kSoftmaxColumnsStep, 1, kSoftmaxColumnsStep, plan_.exp2_factor}, joined, &unused, &alpha);
-  joined[1] = joined[1] * alpha + l * logit[0];
-  for (std::int64_t c = 0; c < problem_.d_v; ++c) joined[2 + c] = joined[2 + c] * alpha + sum[c] * logit[0];
+  const float factor = MeetLogit(m, plan_.exp2_factor, joined, &unused, &alpha);
+  joined[1] = joined[1] * alpha + l * factor;
+  for (std::int64_t c = 0; c < problem_.d_v; ++c) joined[2 + c] = joined[2 + c] * alpha + sum[c] * factor;
 }
 
 void QueryTile::FinishJoin(Rows rows) {
@@ -394,11 +400,7 @@ void QueryTile::MergeSink(std::int64_t row) {
   const float sink = problem_.sinks[static_cast<std::size_t>(HeadOf(row))];
   if (sink == kMinusInfinity) return;
   // One more logit without a value, met last: where the row's maximum stands the accumulator stays as it is.
-  float logit[kSoftmaxColumnsStep];
-  std::fill(std::begin(logit), std::end(logit), kMinusInfinity);
-  logit[0] = sink;
-  SoftmaxStep({logit, kSoftmaxColumnsStep, 1, kSoftmaxColumnsStep, plan_.exp2_factor}, m_ + row, l_ + row,
-              alpha_ + row);
+  MeetLogit(sink, plan_.exp2_factor, m_ + row, l_ + row, alpha_ + row);
   RescaleRows(accumulator_ + row * problem_.d_v, problem_.d_v, 1, problem_.d_v, alpha_ + row);
 }
 

@@ -72,9 +72,8 @@ std::optional<std::int64_t> PartFloats(const Problem& problem);
 // Most rows of one query tile of this problem.
 std::int64_t TileRows(const Problem& problem);
 
-// True when K is packed in a phase of its own, once for all units that meet it. Where
-// one unit alone meets a kv head, that unit packs a key tile just before its products; where every sequence reads K and
-// V in place, nobody does.
+// True when K is packed in a phase of its own, once for all units that meet it. Where one unit alone meets a kv head,
+// that unit packs a key tile just before its products; where every sequence reads K and V in place, nobody does.
 bool PacksAhead(const Problem& problem);
 // Whether V is packed beside it, since the products take it as one float32 array.
 bool PacksValuesAhead(const Problem& problem);

@@ -13,8 +13,6 @@ namespace {
 constexpr std::int64_t kMebi = std::int64_t{1} << 20;
 constexpr std::int64_t kGibi = std::int64_t{1} << 30;
 
-Problem Made(const ProblemInputs& inputs) { return Problem::Create(inputs, {}).value(); }
-
 Problem SelfAttention(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t width) {
   const std::vector<std::int64_t> shape = {batch, heads, rows, width};
   return Made(ShapedInputs(shape, shape, shape));

@@ -20,8 +20,30 @@ std::vector<float> Normal(std::int64_t count, unsigned seed) {
   return values;
 }
 
+constexpr float kGuard = 12345;  // what C holds before
+
+// c is the sum over depth of term(row, column, depth), on top of the guard with add_c, and the guard beyond column n.
+template <class Term>
+void ExpectProduct(const GemmShape& shape, const std::vector<float>& c, Term term) {
+  for (std::int64_t row = 0; row < shape.m; ++row) {
+    for (std::int64_t column = 0; column < shape.ldc; ++column) {
+      const float got = c[static_cast<std::size_t>(row * shape.ldc + column)];
+      if (column >= shape.n) {
+        ASSERT_EQ(got, kGuard);
+        continue;
+      }
+      double want = shape.add_c ? kGuard : 0, magnitude = std::abs(want);
+      for (std::int64_t depth = 0; depth < shape.k; ++depth) {
+        want += term(row, column, depth);
+        magnitude += std::abs(term(row, column, depth));
+      }
+      ASSERT_NEAR(got, want, magnitude * static_cast<double>(shape.k + 1) * 0x1p-24)
+          << shape.m << " " << shape.n << " " << shape.k;
+    }
+  }
+}
+
 TEST(GemmTest, MatchesFloat64AndWritesNothingElse) {
-  constexpr float kGuard = 12345;
   for (const std::int64_t m : {1, 3, 8, 17}) {
     for (const std::int64_t n : {1, 5, 16, 33, 520}) {
       for (const std::int64_t k : {1, 7, 64, 513}) {
@@ -30,23 +52,11 @@ TEST(GemmTest, MatchesFloat64AndWritesNothingElse) {
         for (const bool add_c : {false, true}) {
           std::vector<float> c(static_cast<std::size_t>(m * ldc), kGuard);
           Gemm({m, n, k, lda, ldb, ldc, add_c}, a.data(), b.data(), c.data());
-          for (std::int64_t row = 0; row < m; ++row) {
-            for (std::int64_t column = 0; column < ldc; ++column) {
-              const float got = c[static_cast<std::size_t>(row * ldc + column)];
-              if (column >= n) {
-                ASSERT_EQ(got, kGuard);
-                continue;
-              }
-              double want = add_c ? kGuard : 0, magnitude = std::abs(want);
-              for (std::int64_t depth = 0; depth < k; ++depth) {
-                const double term = double{a[static_cast<std::size_t>(row * lda + depth)]} *
-                                    b[static_cast<std::size_t>(depth * ldb + column)];
-                want += term;
-                magnitude += std::abs(term);
-              }
-              ASSERT_NEAR(got, want, magnitude * static_cast<double>(k + 1) * 0x1p-24) << m << " " << n << " " << k;
-            }
-          }
+          ExpectProduct({m, n, k, lda, ldb, ldc, add_c}, c,
+                        [&](std::int64_t row, std::int64_t column, std::int64_t depth) {
+                          return double{a[static_cast<std::size_t>(row * lda + depth)]} *
+                                 b[static_cast<std::size_t>(depth * ldb + column)];
+                        });
         }
       }
     }
@@ -61,7 +71,6 @@ std::vector<std::byte> Bfloat16(const std::vector<float>& values) {
 
 // On a machine without such kernels it is the plain loop that has to be right.
 TEST(GemmTest, PairsMatchFloat64AndWriteNothingElse) {
-  constexpr float kGuard = 12345;
   for (const std::int64_t m : {1, 3, 17}) {
     for (const std::int64_t n : {1, 5, 33, 256, 520}) {
       for (const std::int64_t k : {2, 6, 64, 514, 1030}) {
@@ -74,22 +83,9 @@ TEST(GemmTest, PairsMatchFloat64AndWriteNothingElse) {
         std::memcpy(pairs.data(), b.data(), pairs.size() * sizeof(float));
         std::vector<float> c(static_cast<std::size_t>(m * ldc), kGuard);
         GemmPairs({m, n, k, lda, ldb, ldc, false, true}, a.data(), pairs.data(), c.data());
-        for (std::int64_t row = 0; row < m; ++row) {
-          for (std::int64_t column = 0; column < ldc; ++column) {
-            const float got = c[static_cast<std::size_t>(row * ldc + column)];
-            if (column >= n) {
-              ASSERT_EQ(got, kGuard);
-              continue;
-            }
-            double want = 0, magnitude = 0;
-            for (std::int64_t depth = 0; depth < k; ++depth) {
-              const double term = at(a, row * lda + depth) * at(b, 2 * (depth / 2 * ldb + column) + depth % 2);
-              want += term;
-              magnitude += std::abs(term);
-            }
-            ASSERT_NEAR(got, want, magnitude * static_cast<double>(k + 1) * 0x1p-24) << m << " " << n << " " << k;
-          }
-        }
+        ExpectProduct({m, n, k, lda, ldb, ldc}, c, [&](std::int64_t row, std::int64_t column, std::int64_t depth) {
+          return at(a, row * lda + depth) * at(b, 2 * (depth / 2 * ldb + column) + depth % 2);
+        });
       }
     }
   }

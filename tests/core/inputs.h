@@ -64,4 +64,9 @@ inline ProblemInputs ShapedInputs(std::vector<std::int64_t> q, std::vector<std::
   return inputs;
 }
 
+// The problem, which must be valid.
+inline Problem Made(const ProblemInputs& inputs, const ProblemLimits& limits = {}) {
+  return Problem::Create(inputs, limits).value();
+}
+
 }  // namespace attnd

@@ -29,12 +29,6 @@ constexpr ProblemLimits kNoLimits = {std::numeric_limits<std::int64_t>::max(), s
 // An address that nobody reads from: rows are found by adding to it.
 std::byte* Base() { return reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40); }
 
-Problem Made(const ProblemInputs& inputs) {
-  absl::StatusOr<Problem> problem = Problem::Create(inputs, kNoLimits);
-  EXPECT_TRUE(problem.ok()) << problem.status();
-  return *std::move(problem);
-}
-
 // 3 sequences of 4 heads of 2^20 rows of 512: 3 * 2^31 elements, 3 * 2^33 bytes.
 TEST(LargeIndexTest, RowsOfAViewInBothLayouts) {
   for (const bool rows_first : {false, true}) {
@@ -43,7 +37,7 @@ TEST(LargeIndexTest, RowsOfAViewInBothLayouts) {
     const std::int64_t heads = 4, rows = 1048576;
     inputs.q = {DType::kFloat32, {3, rows_first ? rows : heads, rows_first ? heads : rows, 512}, Base()};
     inputs.k = inputs.v = inputs.q;
-    const Problem problem = Made(inputs);
+    const Problem problem = Made(inputs, kNoLimits);
     for (const TensorView* view : {&problem.q, &problem.k, &problem.v}) {
       // Row (2, 3, 1000000), its place written out for each layout.
       const std::int64_t line = 2 * 4194304 + (rows_first ? 4 * 1000000 + 3 : 3 * 1048576 + 1000000);
@@ -59,7 +53,7 @@ TEST(LargeIndexTest, RowsOfMaskAndBias) {
   ProblemInputs inputs = ShapedInputs({2, 2, 100000, 1}, {2, 1, 70000, 1}, {2, 1, 70000, 1});
   inputs.options.mask = {DType::kBool, {100000, 70000}, Base()};  // 7e9 elements a head
   inputs.options.bias = {DType::kFloat16, {2, 100000, 70000}, Base()};
-  const Problem problem = Made(inputs);
+  const Problem problem = Made(inputs, kNoLimits);
   EXPECT_EQ(problem.mask->Row(1, 1, 99999) - Base(), 6999930000);
   EXPECT_EQ(problem.bias->Row(1, 1, 99999) - Base(), (7000000000 + 6999930000) * 2);
   EXPECT_EQ(problem.mask_elements, 7000000000);
@@ -68,7 +62,7 @@ TEST(LargeIndexTest, RowsOfMaskAndBias) {
 TEST(LargeIndexTest, ShapesAndBytesOfEveryOutput) {
   ProblemInputs inputs = ShapedInputs({3, 8, 65536, 64}, {3, 4, 131072, 64}, {3, 4, 131072, 96});
   inputs.outputs = {OutputKind::kWeights, OutputKind::kLse};
-  const Problem problem = Made(inputs);
+  const Problem problem = Made(inputs, kNoLimits);
   EXPECT_EQ(problem.OutputShape(OutputKind::kWeights), (std::array<std::int64_t, 4>{3, 8, 65536, 131072}));
   EXPECT_EQ(problem.ReplyShape(OutputKind::kWeights), (std::vector<std::int64_t>{3, 8, 65536, 131072}));
   const Cost cost = EstimateCost(problem).value();
@@ -86,12 +80,12 @@ TEST(LargeIndexTest, CostsUpToInt64) {
   const std::int64_t n = std::int64_t{1} << 30;
   ProblemInputs inputs = ShapedInputs({1, 1, n, 1}, {1, 1, n, 1}, {1, 1, n, 1});
   inputs.options.causal = true;
-  const Cost cost = EstimateCost(Made(inputs)).value();
+  const Cost cost = EstimateCost(Made(inputs, kNoLimits)).value();
   EXPECT_EQ(cost.scores_per_head, std::int64_t{1} << 60);
   EXPECT_EQ(cost.flops, std::int64_t{1} << 62);
   EXPECT_EQ(cost.flops_after_exclusion, 2 * n * (n + 1));  // 2 (d_k + d_v) N (N + 1) / 2
   inputs = ShapedInputs({1, 1, 2 * n, 1}, {1, 1, n, 1}, {1, 1, n, 1});
-  EXPECT_EQ(EstimateCost(Made(inputs)).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(EstimateCost(Made(inputs, kNoLimits)).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(LargeIndexTest, BlocksOfADenseAnswer) {
@@ -100,7 +94,7 @@ TEST(LargeIndexTest, BlocksOfADenseAnswer) {
     if (rows_first) inputs = ShapedInputs({3, 1048576, 4, 8}, {3, 4096, 4, 8}, {3, 4096, 4, 512});
     inputs.options.layout = rows_first ? Layout::kBNHD : Layout::kBHND;
     inputs.outputs = {OutputKind::kWeights, OutputKind::kLse};
-    const Problem problem = Made(inputs);
+    const Problem problem = Made(inputs, kNoLimits);
     std::map<OutputKind, std::int64_t> asked;
     DenseSink sink(problem, [&](OutputKind kind, std::int64_t bytes) {
       asked[kind] = bytes;
@@ -123,7 +117,7 @@ TEST(LargeIndexTest, BlocksOfADenseAnswer) {
 
 // A plan that packs nothing and so allocates nothing: where its tiles and rows would be is arithmetic all the same.
 TEST(LargeIndexTest, TilesOfPackedKeysAndRowsOfState) {
-  const Problem problem = Made(ShapedInputs({3, 4, 4, 1024}, {3, 4, 1048576, 1024}, {3, 4, 1048576, 4}));
+  const Problem problem = Made(ShapedInputs({3, 4, 4, 1024}, {3, 4, 1048576, 1024}, {3, 4, 1048576, 4}), kNoLimits);
   TilePlan plan(problem);
   ASSERT_EQ(plan.packed_k.data(), nullptr);
   plan.packed_k = AlignedBuffer<float>(1);
@@ -135,7 +129,7 @@ TEST(LargeIndexTest, TilesOfPackedKeysAndRowsOfState) {
 
   ProblemInputs few = ShapedInputs({3, 4096, 1048576, 1}, {3, 1, 1, 1}, {3, 1, 1, 1});
   few.options.q_len = {4, 0, 1};
-  const Problem few_live = Made(few);
+  const Problem few_live = Made(few, kNoLimits);
   EXPECT_EQ(TilePlan(few_live).RowIndex(2, 4095, 1048575), 12884901887);  // 3 * 2^32 - 1
 }
 
@@ -145,7 +139,7 @@ TEST(LargeIndexTest, VisibleKeysAtTheFarthestOffsets) {
     ProblemInputs inputs = ShapedInputs({1, 1, 1000, 1}, {1, 1, 1000, 1}, {1, 1, 1000, 1});
     inputs.options.q_offset = {ahead ? kOffsetMax : -kOffsetMax};
     inputs.options.causal = true;
-    const Problem causal = Made(inputs);
+    const Problem causal = Made(inputs, kNoLimits);
     for (const std::int64_t i : {0, 1, 999}) EXPECT_EQ(causal.VisibleKeys(0, i).end, ahead ? 1000 : 0);
     EXPECT_EQ(EstimateCost(causal)->flops_after_exclusion, ahead ? 4000000 : 0);
 
@@ -153,7 +147,7 @@ TEST(LargeIndexTest, VisibleKeysAtTheFarthestOffsets) {
     inputs.options.causal = false;
     if (ahead) inputs.options.window_left = kOffsetMax - 500;
     if (!ahead) inputs.options.window_right = kOffsetMax + 499;
-    const Problem window = Made(inputs);
+    const Problem window = Made(inputs, kNoLimits);
     for (const std::int64_t i : {0, 1, 499}) {
       const Problem::KeyRange keys = window.VisibleKeys(0, i);
       EXPECT_EQ(keys.first, ahead ? 500 + i : 0);

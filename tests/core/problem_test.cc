@@ -34,12 +34,6 @@ ProblemInputs WithX() {
   return inputs;
 }
 
-Problem Made(const ProblemInputs& inputs) {
-  absl::StatusOr<Problem> problem = Problem::Create(inputs, {});
-  EXPECT_TRUE(problem.ok()) << problem.status();
-  return problem.ok() ? *std::move(problem) : Problem();
-}
-
 struct Refusal {
   std::function<void(ProblemInputs&)> spoil;
   std::string message;
