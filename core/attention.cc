@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/arrival.h"
 #include "core/checked.h"
 #include "core/flush_subnormals.h"
 #include "core/gemm.h"
@@ -29,12 +30,14 @@ constexpr double kShortMultiplyAddsMax = 1 << 28;
 
 // What all phases of one run share; it outlives them.
 struct Run {
-  Run(std::shared_ptr<const Problem> validated, RowSink& rows, std::shared_ptr<CancelToken> token)
-      : problem(std::move(validated)), sink(rows), cancel(std::move(token)) {}
+  Run(std::shared_ptr<const Problem> validated, RowSink& rows, std::shared_ptr<CancelToken> token,
+      const Arrived* coming = nullptr)
+      : problem(std::move(validated)), sink(rows), cancel(std::move(token)), arrived(coming) {}
 
   std::shared_ptr<const Problem> problem;
   RowSink& sink;
   std::shared_ptr<CancelToken> cancel;
+  const Arrived* arrived = nullptr;             // null: every byte is there
   std::optional<TilePlan> tiles;                // tiled mode
   std::unique_ptr<Reference> reference;         // reference mode
   AlignedBuffer<double> reference_heads;        // [B, Nq, Hq, d_v], with w_o in reference mode
@@ -45,8 +48,17 @@ struct Run {
 
 // A phase is `items` pieces of work, each of about `cost` multiply-adds, in any order and all of them before the next
 // phase; whether they write rows to the sink decides whether its HasRoom holds them back. A piece that gave way returns
-// its rest. What is done with a phase is up to whoever takes it: one of the two below.
+// its rest. `ready`, where given, says how many of the first items have what they read (core/arrival.h). What is done
+// with a phase is up to whoever takes it: one of the two below.
 enum class Sink { kUntouched, kWritten };
+using ReadyItems = std::function<std::int64_t()>;
+
+// `count` of a problem that is still coming; null when all of it is there.
+template <class Count>
+ReadyItems WhileComing(const Run* run, Count count) {
+  if (run->arrived == nullptr) return nullptr;
+  return [run, count] { return count(*run->problem, *run->arrived); };
+}
 
 // What is left of a piece; most kinds always finish.
 template <class Work>
@@ -66,10 +78,11 @@ struct ForExecutor {
   double& multiply_adds;  // of all phases
 
   template <class Work>
-  void operator()(std::int64_t items, std::int64_t cost, Sink writes, Work work) const {
+  void operator()(std::int64_t items, std::int64_t cost, Sink writes, Work work, ReadyItems ready = nullptr) const {
     const std::int64_t group = std::max<std::int64_t>(1, kUnitMultiplyAddsMin / std::max<std::int64_t>(1, cost));
     Phase phase;
     phase.units = CeilDiv(items, group);
+    phase.unit_cost = static_cast<double>(group) * static_cast<double>(cost);
     phase.run = [items, group, work = std::move(work)](std::int64_t unit,
                                                        WorkerContext& context) -> std::unique_ptr<Rest> {
       if (group == 1) return RunItem(work, unit, context);
@@ -79,7 +92,13 @@ struct ForExecutor {
       context.waiting = waiting;
       return nullptr;
     };
-    if (writes == Sink::kWritten) phase.may_start = [&rows = sink] { return rows.HasRoom(); };
+    if (writes == Sink::kWritten || ready != nullptr) {
+      phase.ready = [&rows = sink, writes, items, group, units = phase.units, ready = std::move(ready)] {
+        if (writes == Sink::kWritten && !rows.HasRoom()) return std::int64_t{0};
+        const std::int64_t first = ready == nullptr ? items : ready();
+        return first >= items ? units : first / group;
+      };
+    }
     multiply_adds += static_cast<double>(items) * static_cast<double>(cost);
     phases.push_back(std::move(phase));
   }
@@ -91,7 +110,8 @@ struct RightHere {
   const CancelToken& cancel;
 
   template <class Work>
-  void operator()(std::int64_t items, std::int64_t /*cost*/, Sink /*writes*/, Work work) const {
+  void operator()(std::int64_t items, std::int64_t /*cost*/, Sink /*writes*/, Work work,
+                  ReadyItems /*ready*/ = nullptr) const {
     for (std::int64_t item = 0; item < items && !cancel.ShouldStop(); ++item) work(item, context);
   }
 };
@@ -119,17 +139,20 @@ void AddProjection(Run* run, Take take) {
                             {&problem.projection->v, run->tiles->projected_v.data()}};
   for (const Target& target : targets) {
     const std::int64_t blocks = CeilDiv(target.linear->out, kProjectionColumns);
-    take(CeilDiv(rows, kProjectionRows) * blocks,
-         kProjectionRows * target.linear->in * std::min(kProjectionColumns, target.linear->out), Sink::kUntouched,
-         [run, target, rows, blocks](std::int64_t item, WorkerContext& context) {
-           const TensorView& x = run->problem->projection->x;
-           const std::int64_t row = item / blocks * kProjectionRows, count = std::min(kProjectionRows, rows - row);
-           const std::int64_t d_model = run->problem->projection->d_model;
-           Project(*target.linear, item % blocks * kProjectionColumns, x.dtype,
-                   x.data + row * d_model * ElementBytes(x.dtype), d_model, count,
-                   target.out + row * target.linear->out, target.linear->out,
-                   context.scratch.Reserve(ProjectionScratchBytes()));
-         });
+    take(
+        CeilDiv(rows, kProjectionRows) * blocks,
+        kProjectionRows * target.linear->in * std::min(kProjectionColumns, target.linear->out), Sink::kUntouched,
+        [run, target, rows, blocks](std::int64_t item, WorkerContext& context) {
+          const TensorView& x = run->problem->projection->x;
+          const std::int64_t row = item / blocks * kProjectionRows, count = std::min(kProjectionRows, rows - row);
+          const std::int64_t d_model = run->problem->projection->d_model;
+          Project(*target.linear, item % blocks * kProjectionColumns, x.dtype,
+                  x.data + row * d_model * ElementBytes(x.dtype), d_model, count, target.out + row * target.linear->out,
+                  target.linear->out, context.scratch.Reserve(ProjectionScratchBytes()));
+        },
+        WhileComing(run, [blocks](const Problem& p, const Arrived& arrived) {
+          return RowBlocksOfX(p, kProjectionRows, arrived) * blocks;
+        }));
   }
 }
 
@@ -167,16 +190,19 @@ template <class Take>
 void AddRotary(Run* run, Take take) {
   const Problem& problem = *run->problem;
   const auto add = [&](std::int64_t rows, std::int64_t heads,
-                       void (*turn)(TilePlan&, std::int64_t, std::int64_t, std::byte*)) {
+                       void (*turn)(TilePlan&, std::int64_t, std::int64_t, std::byte*),
+                       std::int64_t (*sequences)(const Problem&, const Arrived&)) {
     // A pair's angle costs about as much as a hundred multiply-adds.
-    take(problem.batch * rows, problem.rotary->rotary_dim * (50 + 4 * heads), Sink::kUntouched,
-         [run, rows, turn](std::int64_t item, WorkerContext& context) {
-           turn(*run->tiles, item / rows, item % rows,
-                context.scratch.Reserve(RotaryScratchBytes(*run->problem->rotary)));
-         });
+    take(
+        problem.batch * rows, problem.rotary->rotary_dim * (50 + 4 * heads), Sink::kUntouched,
+        [run, rows, turn](std::int64_t item, WorkerContext& context) {
+          turn(*run->tiles, item / rows, item % rows,
+               context.scratch.Reserve(RotaryScratchBytes(*run->problem->rotary)));
+        },
+        WhileComing(run, [rows, sequences](const Problem& p, const Arrived& a) { return sequences(p, a) * rows; }));
   };
-  add(problem.q_rows, problem.q_heads, &TurnQuery);
-  add(problem.kv_rows, problem.kv_heads, &TurnKey);
+  add(problem.kv_rows, problem.kv_heads, &TurnKey, &SequencesOfK);  // keys come before queries
+  add(problem.q_rows, problem.q_heads, &TurnQuery, &SequencesOfQ);
 }
 
 // How many heads the unit of this place covers: where K and V are read in place, the first head of a group (or of as
@@ -213,44 +239,58 @@ void AddRanges(Run* run, Take take) {
   const Problem& problem = *run->problem;
   const std::int64_t ranges = run->tiles->ranges, width = RangeKeys(problem.d_k, problem.d_v);
   const std::int64_t group = problem.q_heads / problem.kv_heads;
-  take(problem.batch * ranges * problem.kv_heads,
-       std::min(problem.q_rows, kInPlaceQueriesMax) * group * width * (problem.d_k + problem.d_v), Sink::kUntouched,
-       [run, ranges, group](std::int64_t item, WorkerContext& context) {
-         const Problem& p = *run->problem;
-         const std::int64_t kv_head = item % p.kv_heads, range = item / p.kv_heads % ranges;
-         const Place first{item / p.kv_heads / ranges, kv_head * group, 0, std::min(run->tiles->tile_rows, p.q_rows)};
-         if (range >= Ranges(p, first.b)) return;
-         for (Place place = first; place.h < first.h + group; ++place.h) {
-           const std::int64_t heads = HeadsOfUnit(*run->tiles, place);
-           if (heads == 0) continue;
-           QueryTile tile(*run->tiles, context.scratch, place.b, place.h, heads, 0, place.rows);
-           if (!tile.AttendRange(range, *run->cancel)) return;
-         }
-       });
+  take(
+      problem.batch * ranges * problem.kv_heads,
+      std::min(problem.q_rows, kInPlaceQueriesMax) * group * width * (problem.d_k + problem.d_v), Sink::kUntouched,
+      [run, ranges, group](std::int64_t item, WorkerContext& context) {
+        const Problem& p = *run->problem;
+        const std::int64_t kv_head = item % p.kv_heads, range = item / p.kv_heads % ranges;
+        const Place first{item / p.kv_heads / ranges, kv_head * group, 0, std::min(run->tiles->tile_rows, p.q_rows)};
+        if (range >= Ranges(p, first.b)) return;
+        for (Place place = first; place.h < first.h + group; ++place.h) {
+          const std::int64_t heads = HeadsOfUnit(*run->tiles, place);
+          if (heads == 0) continue;
+          QueryTile tile(*run->tiles, context.scratch, place.b, place.h, heads, 0, place.rows);
+          if (!tile.AttendRange(range, *run->cancel)) return;
+        }
+      },
+      WhileComing(run, [items = ranges * problem.kv_heads](const Problem& p, const Arrived& arrived) {
+        return SequencesReady(p, arrived) * items;
+      }));
 }
 
 template <class Take>
 void AddAttention(Run* run, Take take) {
   const Problem& problem = *run->problem;
   TilePlan& plan = *run->tiles;
-  take(plan.packs_ahead ? problem.batch * problem.kv_heads * plan.key_tiles : 0,
-       std::min(problem.kv_rows, kKeyTileColumns) * (problem.d_k + problem.d_v) * 8, Sink::kUntouched,
-       [run](std::int64_t item, WorkerContext&) {
-         const std::int64_t tiles = run->tiles->key_tiles, heads = run->problem->kv_heads;
-         PackAhead(*run->tiles, item / tiles / heads, item / tiles % heads, item % tiles);
-       });
+  take(
+      plan.packs_ahead ? problem.batch * problem.kv_heads * plan.key_tiles : 0,
+      std::min(problem.kv_rows, kKeyTileColumns) * (problem.d_k + problem.d_v) * 8, Sink::kUntouched,
+      [run](std::int64_t item, WorkerContext&) {
+        const std::int64_t tiles = run->tiles->key_tiles, heads = run->problem->kv_heads;
+        PackAhead(*run->tiles, item / tiles / heads, item / tiles % heads, item % tiles);
+      },
+      WhileComing(run, [run](const Problem& p, const Arrived& arrived) {
+        return KeyTilesReady(p, run->tiles->key_tiles, PacksValuesAhead(p), arrived);
+      }));
   AddRanges(run, take);
   const std::int64_t tile_rows = plan.tile_rows, row_cost = problem.kv_rows * (problem.d_k + problem.d_v) + 256;
-  take(problem.batch * problem.q_heads * CeilDiv(problem.q_rows, tile_rows),
-       std::min(tile_rows, problem.q_rows) * row_cost, Sink::kWritten,
-       [run, tile_rows](std::int64_t item, WorkerContext& context) -> std::unique_ptr<Rest> {
-         const Place place = PlaceOf(item, run->problem->q_heads, run->problem->q_rows, tile_rows);
-         const std::int64_t heads = HeadsOfUnit(*run->tiles, place);
-         if (heads == 0) return nullptr;
-         QueryTile tile(*run->tiles, context.scratch, place.b, place.h, heads, place.first_row, place.rows);
-         if (tile.Attend(run->sink, *run->cancel, context)) return nullptr;
-         return std::make_unique<RestOfTile>(*run, tile, context);
-       });
+  bool grouped = false;
+  for (std::int64_t b = 0; b < problem.batch; ++b) grouped = grouped || InPlace(problem, b);
+  take(
+      problem.batch * problem.q_heads * CeilDiv(problem.q_rows, tile_rows),
+      std::min(tile_rows, problem.q_rows) * row_cost, Sink::kWritten,
+      [run, tile_rows](std::int64_t item, WorkerContext& context) -> std::unique_ptr<Rest> {
+        const Place place = PlaceOf(item, run->problem->q_heads, run->problem->q_rows, tile_rows);
+        const std::int64_t heads = HeadsOfUnit(*run->tiles, place);
+        if (heads == 0) return nullptr;
+        QueryTile tile(*run->tiles, context.scratch, place.b, place.h, heads, place.first_row, place.rows);
+        if (tile.Attend(run->sink, *run->cancel, context)) return nullptr;
+        return std::make_unique<RestOfTile>(*run, tile, context);
+      },
+      WhileComing(run, [tile_rows, grouped](const Problem& p, const Arrived& arrived) {
+        return QueryTilesReady(p, tile_rows, grouped, arrived);
+      }));
   std::vector<OutputKind> kinds;
   for (const OutputKind kind : problem.extras) {
     if (IsOfKeys(kind)) kinds.push_back(kind);
@@ -414,7 +454,11 @@ AttentionReport AttendHere(std::shared_ptr<const Problem> problem, RowSink& sink
   Run run(std::move(problem), sink, std::move(cancel));
   run.tiles.emplace(*run.problem);
   AddAttention(&run, RightHere{context, *run.cancel});
-  return {run.cancel->status(), run.NonfiniteRows(), absl::ZeroDuration(), absl::Now() - start, 1, 1};
+  JobReport report;
+  report.status = run.cancel->status();
+  report.computed = report.worked = absl::Now() - start;
+  report.slices = report.workers = 1;
+  return {report, run.NonfiniteRows()};
 }
 
 }  // namespace
@@ -444,13 +488,14 @@ RowSpan DenseSink::Open(const RowBlock& block) {
 
 std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowSink& sink, Executor& executor,
                                     std::shared_ptr<CancelToken> cancel,
-                                    std::function<void(const AttentionReport&)> done, JobClass job_class) {
-  if (IsSmall(*problem) && sink.HasRoom()) {
+                                    std::function<void(const AttentionReport&)> done, JobClass job_class,
+                                    const Arrived* arrived) {
+  if (arrived == nullptr && IsSmall(*problem) && sink.HasRoom()) {
     const AttentionReport report = AttendHere(std::move(problem), sink, std::move(cancel));
     done(report);
     return nullptr;
   }
-  auto run = std::make_shared<Run>(std::move(problem), sink, cancel);
+  auto run = std::make_shared<Run>(std::move(problem), sink, cancel, arrived);
   std::vector<Phase> phases;
   double multiply_adds = 0;
   const ForExecutor take{phases, sink, multiply_adds};
@@ -469,7 +514,7 @@ std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowS
   auto job = std::make_shared<Job>(
       std::move(phases), std::move(cancel),
       [run, done = std::move(done)](const JobReport& report) {
-        done({report.status, run->NonfiniteRows(), report.queued, report.computed, report.slices, report.workers});
+        done({report, run->NonfiniteRows()});
       },
       std::move(job_class));
   executor.Submit(job);

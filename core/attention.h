@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/arrival.h"
 #include "core/executor.h"
 #include "core/problem.h"
 #include "core/tensor.h"
@@ -66,20 +67,20 @@ class DenseSink : public RowSink {
   Target targets_[kOutputKindCount];
 };
 
-struct AttentionReport {
-  absl::Status status;
+struct AttentionReport : JobReport {
   std::int64_t nonfinite_rows = 0;
-  absl::Duration queued, computed;
-  std::int64_t slices = 0, workers = 0;  // turns that compute threads took at it, and how many different threads
 };
 
 // Runs the problem, as one of the jobs of job_class.client and at that weight (the rest of job_class is found here);
 // `done` is called exactly once: from a worker, or, where the work is too small to be worth handing over, from the
 // calling thread before this returns. The problem (its bytes too), and the sink must live until then. The returned job
-// is for Executor::Wake; null when `done` was called already. Throws std::bad_alloc, then without `done`.
+// is for Executor::Wake; null when `done` was called already. With `arrived`, which lives as long as the problem, q, k,
+// v and x may still be coming: what has its bytes runs, and Wake says that more came. Not for reference mode. Throws
+// std::bad_alloc, then without `done`.
 std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowSink& sink, Executor& executor,
                                     std::shared_ptr<CancelToken> cancel,
-                                    std::function<void(const AttentionReport&)> done, JobClass job_class = {});
+                                    std::function<void(const AttentionReport&)> done, JobClass job_class = {},
+                                    const Arrived* arrived = nullptr);
 
 // One output of Attend as bytes in reply order.
 struct DenseAnswer {

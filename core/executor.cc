@@ -28,6 +28,7 @@ void CancelToken::Cancel(absl::Status reason) {
   const std::lock_guard lock(mutex_);
   if (cancelled_.load(std::memory_order_relaxed)) return;
   reason_ = std::move(reason);
+  cancel_time_ = absl::Now();
   cancelled_.store(true, std::memory_order_release);
 }
 
@@ -43,6 +44,11 @@ absl::Status CancelToken::status() const {
   }
   if (ShouldStop()) return absl::DeadlineExceededError("the deadline passed before the answer was complete");
   return absl::OkStatus();
+}
+
+absl::Time CancelToken::stop_time() const {
+  const std::lock_guard lock(mutex_);
+  return std::min(cancel_time_, deadline_);
 }
 
 Executor::Executor(int threads) {
@@ -69,6 +75,7 @@ void Executor::Submit(std::shared_ptr<Job> job) {
   // What may fail to be allocated comes first: nothing below Enter does.
   job->rests_.reserve(workers_.size());
   job->workers_.resize(workers_.size());
+  for (const Phase& phase : job->phases_) job->cost_ += static_cast<double>(phase.units) * phase.unit_cost;
   const std::lock_guard lock(mutex_);
   Job& submitted = *job;
   in_flight_.emplace(&submitted, std::move(job));
@@ -114,8 +121,8 @@ bool Executor::Exhausted(Job& job) {
 bool Executor::HasWork(const Job& job) {
   if (!job.rests_.empty()) return true;
   const Phase& phase = job.phases_[job.phase_];
-  // Units that run elsewhere bring the job back when they end, and Wake does when there is room.
-  return job.next_unit_ < phase.units && (phase.may_start == nullptr || phase.may_start());
+  // Units that run elsewhere bring the job back when they end, and Wake does when more are ready.
+  return job.next_unit_ < phase.units && (phase.ready == nullptr || job.next_unit_ < phase.ready());
 }
 
 void Executor::RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::mutex>& lock) {
@@ -152,7 +159,12 @@ void Executor::RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::
   }
   const absl::Duration used = absl::Now() - start;
   lock.lock();
-  if (rest != nullptr) job.rests_.push_back(std::move(rest));  // there is room: one a worker at most
+  if (rest != nullptr) {
+    job.rests_.push_back(std::move(rest));  // there is room: one a worker at most
+  } else if (!job.cancel_->ShouldStop()) {
+    job.done_cost_ += phase.unit_cost;
+  }
+  job.worked_ += used;
   --job.running_;
   queue_.Charge(job, absl::ToDoubleSeconds(used - kSlice));
   Enqueue(job);  // this worker looks again by itself
@@ -166,10 +178,15 @@ void Executor::End(Job& job, std::unique_lock<std::mutex>& lock) {
   const absl::Time now = absl::Now();
   JobReport report;
   // A job whose last unit ended is done, even when its deadline passed at that moment.
-  if (job.phase_ < job.phases_.size()) report.status = job.cancel_->status();
+  if (job.phase_ < job.phases_.size()) {
+    report.status = job.cancel_->status();
+    report.undone = job.cost_ > 0 ? 1 - job.done_cost_ / job.cost_ : 0;
+    report.stopped_in = now - std::min(now, job.cancel_->stop_time());
+  }
   if (job.started_ == absl::Time()) job.started_ = now;
   report.queued = job.started_ - job.submitted_;
   report.computed = now - job.started_;
+  report.worked = job.worked_;
   report.slices = job.slices_;
   report.workers = std::count(job.workers_.begin(), job.workers_.end(), true);
   const auto done = std::move(job.done_);

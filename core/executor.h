@@ -37,12 +37,15 @@ class CancelToken {
   // OK, the reason given to Cancel, or DEADLINE_EXCEEDED.
   absl::Status status() const;
   absl::Time deadline() const { return deadline_; }
+  // When it began to say stop: the first Cancel or the deadline, whichever was earlier.
+  absl::Time stop_time() const;
 
  private:
   const absl::Time deadline_;
   std::atomic<bool> cancelled_{false};
   mutable std::mutex mutex_;
   absl::Status reason_;
+  absl::Time cancel_time_ = absl::InfiniteFuture();
 };
 
 // Memory of one worker, reused from unit to unit, and whether its unit should give way.
@@ -70,19 +73,23 @@ class Rest {
 
 struct Phase {
   std::int64_t units = 0;
+  double unit_cost = 1;  // in a measure that the job's phases share
   // Null when the unit is done.
   std::function<std::unique_ptr<Rest>(std::int64_t unit, WorkerContext& context)> run;
-  // When set and false, no unit starts until Executor::Wake is called for the job.
-  std::function<bool()> may_start;
+  // When set, no unit of this number or a higher one starts; Executor::Wake says that there may be more.
+  std::function<std::int64_t()> ready;
 };
 
 // What happened to a job, handed to its owner once.
 struct JobReport {
-  absl::Status status;  // OK, or why it stopped early
-  absl::Duration queued;
-  absl::Duration computed;
-  std::int64_t slices = 0;   // times that a worker took it up
-  std::int64_t workers = 0;  // different ones
+  absl::Status status;        // OK, or why it stopped early
+  absl::Duration queued;      // to the first unit
+  absl::Duration computed;    // from there to the end of the last
+  absl::Duration worked;      // time of workers in its units, added up
+  std::int64_t slices = 0;    // times that a worker took it up
+  std::int64_t workers = 0;   // different ones
+  double undone = 0;          // the part of its cost in units that were not run to their end
+  absl::Duration stopped_in;  // when it stopped early: from the token's stop_time until no unit ran
 };
 
 class Job : private QueuedJob {
@@ -104,6 +111,8 @@ class Job : private QueuedJob {
   std::int64_t next_unit_ = 0;
   std::int64_t running_ = 0;
   std::int64_t slices_ = 0;
+  double cost_ = 0, done_cost_ = 0;
+  absl::Duration worked_;
   std::vector<bool> workers_;                 // who took a slice
   std::vector<std::unique_ptr<Rest>> rests_;  // of this phase's units that gave way; room for one a worker
   bool finished_ = false;
@@ -120,7 +129,7 @@ class Executor {
 
   // The job's `done` will be called exactly once, from a worker.
   void Submit(std::shared_ptr<Job> job);
-  // Looks again at a job that may_start held back or that was cancelled.
+  // Looks again at a job whose units were not ready or that was cancelled.
   void Wake(const std::shared_ptr<Job>& job);
 
   int threads() const { return static_cast<int>(workers_.size()); }

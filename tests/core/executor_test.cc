@@ -181,7 +181,7 @@ TEST(ExecutorTest, WorkHeldBackStartsWhenWoken) {
   std::atomic<bool> room{false};
   std::atomic<int> units{0};
   Phase phase = Count(8, [&](std::int64_t) { ++units; });
-  phase.may_start = [&] { return room.load(); };
+  phase.ready = [&] { return room ? std::int64_t{8} : 0; };
   std::promise<void> done;
   const auto job = std::make_shared<Job>(std::vector<Phase>{phase}, std::make_shared<CancelToken>(),
                                          [&](const JobReport&) { done.set_value(); });
@@ -200,7 +200,7 @@ TEST(ExecutorTest, DestructionCancelsAndReportsEveryJob) {
     Executor executor(2);
     for (int n = 0; n < 20; ++n) {
       Phase phase = Count(1, [](std::int64_t) {});
-      phase.may_start = [] { return false; };
+      phase.ready = [] { return std::int64_t{0}; };
       executor.Submit(std::make_shared<Job>(std::vector<Phase>{phase}, std::make_shared<CancelToken>(),
                                             [&](const JobReport& report) {
                                               EXPECT_EQ(report.status.code(), absl::StatusCode::kCancelled);

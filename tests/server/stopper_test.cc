@@ -28,10 +28,10 @@ struct HeldJob {
     std::vector<Phase> phases(1);
     phases[0].units = 1;
     phases[0].run = [](std::int64_t, WorkerContext&) { return nullptr; };
-    phases[0].may_start = [this] {
-      const bool may = open;
+    phases[0].ready = [this] {
+      const std::int64_t units = open ? 1 : 0;
       looked = true;
-      return may;
+      return units;
     };
     job = std::make_shared<Job>(std::move(phases), stopper.token(),
                                 [this](const JobReport& report) { done.set_value(report.status); });
