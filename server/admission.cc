@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "core/checked.h"
 #include "core/tiling.h"
-#include "server/wire/status.h"
 
 namespace attnd::server {
 namespace {
@@ -51,17 +50,13 @@ std::int64_t GrpcMemoryBytes(const ServerConfig& config) {
 
 std::int64_t StreamQueueBytes(const ServerConfig& config) { return 4 * config.block_bytes; }
 
-void Reservation::ShrinkTo(std::int64_t bytes) {
-  if (admission_ == nullptr || bytes >= bytes_) return;
-  admission_->used_ -= bytes_ - bytes;
-  ++admission_->changes_;
-  bytes_ = bytes;
+BudgetLimits LimitsOf(const ServerConfig& config) {
+  return {std::max<std::int64_t>(config.memory_bytes_max - GrpcMemoryBytes(config) - config.pool_bytes_max, 0),
+          config.queue_problems_max, config.queue_bytes_max, config.connection_percent_max};
 }
 
-Admission::Admission(const ServerConfig& config, ComputeRates rates)
-    : config_(config),
-      rates_(rates),
-      allowed_(std::max<std::int64_t>(config.memory_bytes_max - GrpcMemoryBytes(config) - config.pool_bytes_max, 0)) {}
+Admission::Admission(const ServerConfig& config, const Budget& budget, ComputeRates rates)
+    : config_(config), budget_(budget), rates_(rates) {}
 
 absl::Duration Admission::PredictCompute(const Problem& problem, std::int64_t flops) const {
   return absl::Seconds(static_cast<double>(flops) / (problem.reference ? rates_.reference : rates_.tiled));
@@ -106,10 +101,7 @@ absl::Status Admission::CheckEver(const Demand& demand) const {
       return absl::ResourceExhaustedError(absl::StrCat(status.message(), "; AttendStream answers in blocks"));
     }
   }
-  if (demand.memory_bytes > allowed_) {
-    return Never("bytes of memory", demand.memory_bytes, allowed_,
-                 "memory_bytes_max without gRPC's and the pool's shares");
-  }
+  if (absl::Status status = budget_.CheckEver("bytes of memory", demand.memory_bytes); !status.ok()) return status;
   const double compute_ms = absl::ToDoubleMilliseconds(demand.compute);
   if (compute_ms > static_cast<double>(config_.compute_ms_max)) {
     const std::int64_t needed = compute_ms < 9e18 ? static_cast<std::int64_t>(compute_ms) : kMostBytes;
@@ -125,40 +117,6 @@ absl::Status Admission::CheckDeadline(const Demand& demand, absl::Duration left)
   return absl::DeadlineExceededError(absl::StrCat(
       "the deadline leaves ", absl::ToInt64Milliseconds(std::max(left, absl::ZeroDuration())), " ms, predicted are ",
       absl::ToInt64Milliseconds(demand.compute), " ms of compute with nothing else running"));
-}
-
-absl::StatusOr<Reservation> Admission::Admit(const Demand& demand, Reservation held) {
-  if (absl::Status status = CheckEver(demand); !status.ok()) return status;
-  const std::int64_t more = demand.memory_bytes - held.bytes_;
-  if (more > 0) {
-    if (absl::Status status = Take("bytes of memory", demand.memory_bytes, more); !status.ok()) return status;
-    held.admission_ = this;
-    held.bytes_ += more;
-  }
-  return held;
-}
-
-absl::StatusOr<Reservation> Admission::ReserveBytes(absl::string_view what, std::int64_t bytes, Reservation held) {
-  const std::int64_t needed = CheckedSum({held.bytes_, bytes}).value_or(kMostBytes);
-  if (needed > allowed_) return Never(what, needed, allowed_, "memory_bytes_max without gRPC's and the pool's shares");
-  if (absl::Status status = Take(what, needed, bytes); !status.ok()) return status;
-  held.admission_ = this;
-  held.bytes_ = needed;
-  return held;
-}
-
-absl::Status Admission::Take(absl::string_view what, std::int64_t needed, std::int64_t more) {
-  std::int64_t used = used_;
-  do {
-    if (more > allowed_ - used) {
-      return WithRetryDelay(
-          absl::ResourceExhaustedError(absl::StrCat(what, ": ", needed, " needed, ", allowed_ - used, " of ", allowed_,
-                                                    " free now (memory_bytes_max)")),
-          kRetryDelay);
-    }
-  } while (!used_.compare_exchange_weak(used, used + more));
-  ++changes_;
-  return absl::OkStatus();
 }
 
 }  // namespace attnd::server

@@ -1,21 +1,19 @@
-// What a problem asks of this server, whether it can ever have it, and the memory it holds while it is here.
+// What a problem asks of this server, and whether it can ever have it.
 //
 // The same Demand decides for Attend, AttendStream and Plan: it comes from shapes and lengths alone, so nothing of the
 // problem's size is allocated before it was admitted.
-// Thread rule: every function from any thread. A Reservation has one owner.
+// Thread rule: every function from any thread.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/cost.h"
 #include "core/problem.h"
+#include "server/budget.h"
 #include "server/flags.h"
 
 namespace attnd::server {
@@ -44,34 +42,9 @@ struct ComputeRates {
   double reference = 1e8;
 };
 
-class Admission;
-
-// Memory taken from the budget, given back by the destructor.
-class Reservation {
- public:
-  Reservation() = default;
-  Reservation(Reservation&& other) noexcept
-      : admission_(std::exchange(other.admission_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  Reservation& operator=(Reservation&& other) noexcept {
-    std::swap(admission_, other.admission_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~Reservation() { ShrinkTo(0); }
-
-  std::int64_t bytes() const { return bytes_; }
-  // Gives back what is beyond `bytes`.
-  void ShrinkTo(std::int64_t bytes);
-
- private:
-  friend class Admission;
-  Admission* admission_ = nullptr;
-  std::int64_t bytes_ = 0;
-};
-
 class Admission {
  public:
-  Admission(const ServerConfig& config, ComputeRates rates);
+  Admission(const ServerConfig& config, const Budget& budget, ComputeRates rates);
 
   // Once they are measured; before anyone else uses this object.
   void SetRates(ComputeRates rates) { rates_ = rates; }
@@ -88,28 +61,14 @@ class Admission {
   // `left`.
   absl::Status CheckDeadline(const Demand& demand, absl::Duration left) const;
 
-  // CheckEver, then the memory. RESOURCE_EXHAUSTED with a retry delay when it is not free now. `held` is what the
-  // caller already reserved for the same problem; it becomes part of the result.
-  absl::StatusOr<Reservation> Admit(const Demand& demand, Reservation held = {});
-
-  // Memory before anything is known but a message's size, on top of what is held.
-  absl::StatusOr<Reservation> ReserveBytes(absl::string_view what, std::int64_t bytes, Reservation held = {});
-
-  std::int64_t bytes_used() const { return used_; }
-  // Counts up whenever memory is reserved or given back.
-  std::int64_t changes() const { return changes_; }
-  // What all problems may hold together: memory_bytes_max without gRPC's share and what the pool may keep.
-  std::int64_t bytes_allowed() const { return allowed_; }
-
  private:
-  friend class Reservation;
-  absl::Status Take(absl::string_view what, std::int64_t needed, std::int64_t more);
-
   const ServerConfig config_;
+  const Budget& budget_;
   ComputeRates rates_;
-  const std::int64_t allowed_;
-  std::atomic<std::int64_t> used_{0}, changes_{0};
 };
+
+// What problems may hold: memory_bytes_max without gRPC's share and what the pool may keep.
+BudgetLimits LimitsOf(const ServerConfig& config);
 
 // The part of memory_bytes_max that gRPC's own buffers may hold.
 std::int64_t GrpcMemoryBytes(const ServerConfig& config);

@@ -33,6 +33,8 @@ class AttendCall final : public grpc::ServerUnaryReactor,
         stopper_(engine.executor, engine.Deadline(arrived_, CallDeadline(*context))) {
     record_.method = "Attend";
     record_.peer = context->peer();
+    account_ = engine.budget.AccountOf(record_.peer);
+    reservation_ = Reservation(account_);
   }
 
   void Start(const grpc::ByteBuffer* request) {
@@ -73,34 +75,36 @@ class AttendCall final : public grpc::ServerUnaryReactor,
     if (!work.ok()) return work.status();
     work_ = *std::move(work);
     record_.request_bytes = static_cast<std::int64_t>(request.Length());
-    absl::StatusOr<Reservation> held = engine_.admission.ReserveBytes("bytes of the message", record_.request_bytes);
-    if (!held.ok()) return held.status();
+    absl::Status status = reservation_.GrowTo("bytes of the message", record_.request_bytes);
+    if (!status.ok()) return status;
     auto message = std::make_unique<v1::AttendRequest>();
     // gRPC keeps `request` until the call ends, and nothing reads it again.
-    absl::StatusOr<Received> received =
-        Receive(engine_, const_cast<grpc::ByteBuffer&>(request), *message, *std::move(held));
-    if (!received.ok()) return received.status();
+    absl::StatusOr<RawRequest> raw = Receive(engine_, const_cast<grpc::ByteBuffer&>(request), *message, reservation_);
+    if (!raw.ok()) return raw.status();
     absl::StatusOr<DecodedProblem> decoded = DecodeProblem(*message, DataRule::kWhole);
     if (!decoded.ok()) return decoded.status();
     message.reset();
     absl::StatusOr<Understood> understood = Understand(engine_, decoded->inputs, Delivery::kUnary);
     if (!understood.ok()) return understood.status();
     record_.shape = DescribeProblem(*understood->problem);
+    const Demand& demand = understood->demand;
     const absl::Duration left = stopper_.token()->deadline() - absl::Now();
-    if (absl::Status status = engine_.admission.CheckDeadline(understood->demand, left); !status.ok()) return status;
-    if (absl::Status status = engine_.CheckQueue(); !status.ok()) return status;
-    absl::StatusOr<Reservation> reservation = engine_.admission.Admit(understood->demand, std::move(received->held));
-    if (!reservation.ok()) return reservation.status();
-    reservation_ = *std::move(reservation);
+    if (status = engine_.admission.CheckDeadline(demand, left); !status.ok()) return status;
+    absl::StatusOr<QueuePlace> place = engine_.budget.Queue(account_, demand.memory_bytes);
+    if (!place.ok()) return place.status();
+    place_ = *std::move(place);
+    if (status = reservation_.GrowTo("bytes of memory", demand.memory_bytes); !status.ok()) return status;
+    record_.memory_bytes = demand.memory_bytes;
+    predicted_ = demand.compute;
     // Only now is anything of the problem's size allocated.
-    tensors_ = CopyTensors(received->raw, decoded->came, decoded->inputs);
-    reservation_.ShrinkTo(understood->demand.memory_bytes);
+    tensors_ = CopyTensors(*raw, decoded->came, decoded->inputs);
+    reservation_.ShrinkTo(demand.memory_bytes);
     absl::StatusOr<Problem> problem = Problem::Create(decoded->inputs, engine_.limits());  // with the addresses
     if (!problem.ok()) return problem.status();
     problem_ = std::make_shared<const Problem>(*std::move(problem));
-    if (absl::Status status = problem_->CheckContents(); !status.ok()) return status;
+    if (status = problem_->CheckContents(); !status.ok()) return status;
     statistics_.set_flops(understood->cost.flops_after_exclusion);
-    statistics_.set_memory_bytes(understood->demand.memory_bytes);
+    statistics_.set_memory_bytes(demand.memory_bytes);
     Compute(decoded->weight);
     return absl::OkStatus();
   }
@@ -125,17 +129,12 @@ class AttendCall final : public grpc::ServerUnaryReactor,
 
   // On a worker.
   void Complete(const AttentionReport& report) {
-    record_.queued = submitted_ - arrived_ + report.queued;
-    record_.computed = report.computed;
+    record_.queued = submitted_ - arrived_;
+    engine_.Note(report, predicted_, record_, statistics_);
     if (!report.status.ok()) return End(report.status);
     End(CatchBadAlloc([&] {
-      statistics_.set_queue_us(absl::ToInt64Microseconds(record_.queued));
-      statistics_.set_compute_us(absl::ToInt64Microseconds(report.computed));
       statistics_.set_total_us(absl::ToInt64Microseconds(absl::Now() - arrived_));
-      statistics_.set_nonfinite_rows(report.nonfinite_rows);
       statistics_.set_threads(engine_.executor.threads());
-      statistics_.set_slices(report.slices);
-      statistics_.set_threads_used(report.workers);
       for (const std::int64_t offset : problem_->q_offset) statistics_.add_q_offset(offset);
       *response_ = EncodeAttendResponse(*problem_, outputs_, statistics_);
       record_.reply_bytes = static_cast<std::int64_t>(response_->Length());
@@ -149,6 +148,7 @@ class AttendCall final : public grpc::ServerUnaryReactor,
     sink_.reset();
     problem_.reset();
     tensors_.clear();
+    place_ = QueuePlace();
     {
       const std::lock_guard lock(mutex_);
       ended_ = true;
@@ -164,7 +164,10 @@ class AttendCall final : public grpc::ServerUnaryReactor,
   Stopper stopper_;
   std::shared_ptr<AttendCall> keep_;
   Lifecycle::Work work_;
+  std::shared_ptr<Account> account_;
   Reservation reservation_;
+  QueuePlace place_;
+  absl::Duration predicted_;
   std::vector<AlignedBuffer<std::byte>> tensors_;  // the problem points into them
   std::shared_ptr<const Problem> problem_;
   std::vector<NamedOutput> outputs_;

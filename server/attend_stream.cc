@@ -40,6 +40,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       : engine_(engine),
         context_(context),
         peer_(context->peer()),
+        account_(engine.budget.AccountOf(peer_)),
         call_deadline_(CallDeadline(*context)),
         queue_bytes_max_(StreamQueueBytes(engine.config)) {}
 
@@ -133,43 +134,41 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
 
   // Parses what came. An error is the stream's: bytes that are no message belong to no problem.
   absl::Status ReadMessage() {
-    Reservation held;
+    Reservation held(account_);
     const StreamMessagePeek peek = PeekStreamMessage(incoming_);
     // Pieces fill memory that was reserved with their header; a header's inline tensors come before its problem is
     // known.
     if (const auto bytes = static_cast<std::int64_t>(incoming_.Length()); peek.is_header && bytes > kFreeMessageBytes) {
-      absl::StatusOr<Reservation> reserved = engine_.admission.ReserveBytes("bytes of the header", bytes);
-      if (!reserved.ok()) {
+      if (absl::Status status = held.GrowTo("bytes of the header", bytes); !status.ok()) {
         incoming_.Clear();
-        Refuse(peek.problem_id, reserved.status());
+        Refuse(peek.problem_id, status);
         return absl::OkStatus();
       }
-      held = *std::move(reserved);
     }
     v1::AttendStreamRequest message;
-    absl::StatusOr<Received> received = Receive(engine_, incoming_, message, std::move(held));
-    if (absl::IsResourceExhausted(received.status())) {
-      Refuse(peek.problem_id, received.status());
+    absl::StatusOr<RawRequest> raw = Receive(engine_, incoming_, message, held);
+    if (absl::IsResourceExhausted(raw.status())) {
+      Refuse(peek.problem_id, raw.status());
       return absl::OkStatus();
     }
-    if (!received.ok()) return received.status();
-    Handle(message, *std::move(received));
+    if (!raw.ok()) return raw.status();
+    Handle(message, *std::move(raw), std::move(held));
     return absl::OkStatus();
   }
 
-  void Handle(const v1::AttendStreamRequest& message, Received received) {
+  void Handle(const v1::AttendStreamRequest& message, RawRequest raw, Reservation held) {
     const std::uint64_t id = message.problem_id();
     if (absl::Status status = CheckKnownFields(message); !status.ok()) return Refuse(id, status);
     switch (message.part_case()) {
-      case v1::AttendStreamRequest::kHeader: return HandleHeader(message, std::move(received));
-      case v1::AttendStreamRequest::kPiece: return HandlePiece(message, received.raw);
+      case v1::AttendStreamRequest::kHeader: return HandleHeader(message, std::move(raw), std::move(held));
+      case v1::AttendStreamRequest::kPiece: return HandlePiece(message, raw);
       case v1::AttendStreamRequest::kCancel: return HandleCancel(message);
       case v1::AttendStreamRequest::PART_NOT_SET: break;
     }
     Refuse(id, absl::InvalidArgumentError("part: absent, expected header, piece or cancel"));
   }
 
-  void HandleHeader(const v1::AttendStreamRequest& message, Received received) {
+  void HandleHeader(const v1::AttendStreamRequest& message, RawRequest raw, Reservation held) {
     const std::uint64_t id = message.problem_id();
     if (engine_.lifecycle.draining()) return Refuse(id, Draining());
     {
@@ -187,7 +186,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     }
     absl::StatusOr<ProblemPtr> opened;
     const absl::Status status = CatchBadAlloc([&] {
-      opened = StreamProblem::Open(engine_, message, std::move(received), call_deadline_, peer_, *this);
+      opened = StreamProblem::Open(engine_, message, std::move(raw), std::move(held), call_deadline_, peer_, *this);
       return opened.status();
     });
     if (!status.ok()) return Refuse(id, status);
@@ -219,8 +218,9 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       problem->last_piece = absl::Now();
       if (!IsOpenLocked(problem)) return;  // it was closed meanwhile
       if (!status.ok()) return EndLocked(problem, status);
+      if (problem->running) return;  // since an earlier piece
     }
-    if (problem->complete()) RunProblem(problem);
+    if (problem->can_start()) RunProblem(problem);
   }
 
   void HandleCancel(const v1::AttendStreamRequest& message) {
@@ -239,9 +239,9 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     if (context_->IsCancelled()) DieLocked(GoneAway());
     const auto problems = problems_;
     for (const auto& [id, problem] : problems) {
-      if (problem->running) continue;
-      CloseLocked(problem,
-                  absl::InvalidArgumentError(absl::StrCat("the stream's requests ended early; ", problem->Missing())));
+      if (problem->complete()) continue;
+      EndLocked(problem,
+                absl::InvalidArgumentError(absl::StrCat("the stream's requests ended early; ", problem->Missing())));
     }
     MaybeFinishLocked();
   }
@@ -262,7 +262,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       problem->running = true;
     }
     const absl::Status status = CatchBadAlloc([&] {
-      return problem->Run([self = shared_from_this(), problem](const AttentionReport& report) {
+      return problem->Run(account_, [self = shared_from_this(), problem](const AttentionReport& report) {
         const std::lock_guard lock(self->mutex_);
         self->CloseLocked(problem, report.status, &report);
         self->MaybeFinishLocked();
@@ -320,22 +320,16 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     record.peer = peer_;
     record.shape = problem->shape();
     record.status = status;
-    record.total = absl::Now() - problem->complete_at();
-    if (report != nullptr) {
-      record.queued = problem->submitted() - problem->complete_at() + report->queued;
-      record.computed = report->computed;
-    }
     record.request_bytes = problem->input_bytes();
     record.reply_bytes = problem->output_bytes();
+    record.memory_bytes = problem->memory_bytes();
     v1::Statistics& statistics = *problem->closing().mutable_statistics();
-    statistics.set_queue_us(absl::ToInt64Microseconds(record.queued));
-    statistics.set_compute_us(absl::ToInt64Microseconds(record.computed));
-    statistics.set_total_us(absl::ToInt64Microseconds(record.total));
     if (report != nullptr) {
-      statistics.set_nonfinite_rows(report->nonfinite_rows);
-      statistics.set_slices(report->slices);
-      statistics.set_threads_used(report->workers);
+      record.queued = problem->waited();
+      engine_.Note(*report, problem->predicted(), record, statistics);
     }
+    if (!problem->accepting && problem->complete()) record.total = absl::Now() - problem->complete_at();
+    statistics.set_total_us(absl::ToInt64Microseconds(record.total));
     LogRequest(record);
     // While a piece is being copied its buffer stays; the reading side frees the problem then.
     std::shared_ptr<Reservation> held = problem->accepting ? nullptr : problem->Release();
@@ -343,19 +337,16 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   }
 
   void TickProblemLocked(const ProblemPtr& problem, absl::Time now) {
-    if (problem->running) {
-      // The pool looks at a job that is held back only when told to.
-      if (dead_ || problem->stopper().token()->ShouldStop()) problem->stopper().Wake();
-      return;
-    }
-    if (problem->accepting) return;  // its bytes are just coming
+    // The pool looks at a job that is held back only when told to.
+    if (problem->running && (dead_ || problem->stopper().token()->ShouldStop())) problem->stopper().Wake();
+    if (problem->accepting || problem->complete()) return;  // its bytes are just coming, or came
     if (now >= problem->stopper().token()->deadline()) {
-      return CloseLocked(problem, absl::DeadlineExceededError(absl::StrCat(
-                                      "the deadline passed while pieces were awaited; ", problem->Missing())));
+      return EndLocked(problem, absl::DeadlineExceededError(absl::StrCat(
+                                    "the deadline passed while pieces were awaited; ", problem->Missing())));
     }
     if (!read_paused_ && now - problem->last_piece >= absl::Milliseconds(engine_.config.receive_stall_ms)) {
-      CloseLocked(problem, absl::DeadlineExceededError(absl::StrCat("no piece for ", engine_.config.receive_stall_ms,
-                                                                    " ms (receive_stall_ms); ", problem->Missing())));
+      EndLocked(problem, absl::DeadlineExceededError(absl::StrCat("no piece for ", engine_.config.receive_stall_ms,
+                                                                  " ms (receive_stall_ms); ", problem->Missing())));
     }
   }
 
@@ -411,6 +402,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   Engine& engine_;
   grpc::CallbackServerContext* const context_;  // valid until finished_
   const std::string peer_;
+  const std::shared_ptr<Account> account_;
   const absl::Time call_deadline_;
   const std::int64_t queue_bytes_max_;
   std::shared_ptr<StreamCall> keep_;

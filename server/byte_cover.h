@@ -20,6 +20,8 @@ class ByteCover {
   std::int64_t bytes() const { return bytes_; }
   std::int64_t came() const { return came_; }
   bool complete() const { return came_ == bytes_; }
+  // Bytes from the first on without a gap.
+  std::int64_t prefix() const { return !runs_.empty() && runs_.begin()->first == 0 ? runs_.begin()->second : 0; }
 
   static constexpr int kGapsMax = 1024;
 

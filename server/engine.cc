@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/attention.h"
-#include "server/wire/status.h"
 
 namespace attnd::server {
 namespace {
@@ -50,11 +49,12 @@ absl::Duration TickPeriod(const ServerConfig& config) {
 
 Engine::Engine(const ServerConfig& resolved)
     : config(resolved),
-      admission(resolved, ComputeRates{}),
+      budget(LimitsOf(resolved)),
+      admission(resolved, budget, ComputeRates{}),
       watch(TickPeriod(resolved)),
       executor(static_cast<int>(resolved.threads)),
       rates(MeasureRates(executor)),
-      idle_memory(std::make_shared<IdleMemory>(BufferPool::Global(), admission, [] { malloc_trim(0); })) {
+      idle_memory(std::make_shared<IdleMemory>(BufferPool::Global(), budget, [] { malloc_trim(0); })) {
   admission.SetRates(rates);
   watch.Add(idle_memory);
 }
@@ -65,13 +65,22 @@ absl::Time Engine::Deadline(absl::Time now, absl::Time call_deadline) const {
   return std::min(own, now + absl::Milliseconds(config.compute_ms_max));
 }
 
-absl::Status Engine::CheckQueue() const {
-  const std::int64_t problems = executor.jobs_in_flight();
-  if (problems < config.queue_problems_max) return absl::OkStatus();
-  return WithRetryDelay(
-      absl::ResourceExhaustedError(absl::StrCat("problems that compute or wait: ", problems, ", allowed ",
-                                                config.queue_problems_max, " (queue_problems_max)")),
-      kRetryDelay);
+void Engine::Note(const AttentionReport& report, absl::Duration predicted, RequestRecord& record,
+                  v1::Statistics& statistics) {
+  record.queued += report.queued;
+  record.computed = report.computed;
+  record.worked = report.worked;
+  record.slices = report.slices;
+  record.threads = report.workers;
+  record.stopped_in = report.stopped_in;
+  record.given_back = predicted * (static_cast<double>(config.threads) * report.undone);
+  given_back_us += absl::ToInt64Microseconds(record.given_back);
+  statistics.set_queue_us(absl::ToInt64Microseconds(record.queued));
+  statistics.set_compute_us(absl::ToInt64Microseconds(report.computed));
+  statistics.set_worked_us(absl::ToInt64Microseconds(report.worked));
+  statistics.set_nonfinite_rows(report.nonfinite_rows);
+  statistics.set_slices(report.slices);
+  statistics.set_threads_used(report.workers);
 }
 
 absl::StatusOr<Understood> Understand(const Engine& engine, const ProblemInputs& inputs, Delivery delivery) {

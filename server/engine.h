@@ -9,6 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "attnd/v1/attention.pb.h"
+#include "core/attention.h"
 #include "core/cost.h"
 #include "core/executor.h"
 #include "core/problem.h"
@@ -16,6 +18,7 @@
 #include "server/flags.h"
 #include "server/idle_memory.h"
 #include "server/lifecycle.h"
+#include "server/log.h"
 #include "server/stall_watch.h"
 
 namespace attnd::server {
@@ -28,7 +31,9 @@ class Engine {
   // Members are destroyed from the last to the first: the pool ends before what its jobs use.
   const ServerConfig config;
   Lifecycle lifecycle;
-  std::atomic<std::int64_t> streams_open{0};  // AttendStream calls, bounded by streams_max
+  std::atomic<std::int64_t> streams_open{0};   // AttendStream calls, bounded by streams_max
+  std::atomic<std::int64_t> given_back_us{0};  // of all threads, what stopped problems did not take
+  Budget budget;
   Admission admission;
   StallWatch watch;
   Executor executor;
@@ -37,8 +42,9 @@ class Engine {
 
   ProblemLimits limits() const { return {config.sequence_heads_max, config.rows_max, config.width_max}; }
 
-  // OK, or RESOURCE_EXHAUSTED with a retry delay when as many problems compute or wait as may.
-  absl::Status CheckQueue() const;
+  // What became of a problem's job, in the words of the log and of the reply; counts the compute that it gave back.
+  // `predicted`: with nothing else running.
+  void Note(const AttentionReport& report, absl::Duration predicted, RequestRecord& record, v1::Statistics& statistics);
 
   // When a problem that arrived `now` must be done. `call_deadline` is infinite for a call without one.
   absl::Time Deadline(absl::Time now, absl::Time call_deadline) const;

@@ -103,6 +103,7 @@ ServerConfig Resolve(ServerConfig config) {
   if (config.threads == 0) config.threads = UsableCpus();
   if (config.memory_bytes_max == 0) config.memory_bytes_max = UsableMemoryBytes() / 2;
   if (config.pool_bytes_max == 0) config.pool_bytes_max = config.memory_bytes_max / 16;
+  if (config.queue_bytes_max == 0) config.queue_bytes_max = config.memory_bytes_max / 2;
   return config;
 }
 

@@ -21,6 +21,10 @@ namespace attnd::server {
   X(reply_bytes_max, std::int64_t{8} << 30, 1, std::int64_t{1} << 50, "tensors of one answer on a stream")          \
   X(problems_in_flight_max, 64, 1, 1 << 20, "open problems of one stream")                                          \
   X(queue_problems_max, 4096, 1, 1 << 20, "problems of all callers that compute or wait for it")                    \
+  X(queue_bytes_max, 0, 0, std::int64_t{1} << 50,                                                                   \
+    "memory of problems that compute or wait, but for a lone one; 0 takes half of memory_bytes_max")                \
+  X(connection_percent_max, 50, 1, 100,                                                                             \
+    "share of each queue limit and of the memory that one connection may hold, but for its only problem")           \
   X(streams_max, 1000, 1, 1 << 20, "calls of one connection, and AttendStream calls of the whole server")           \
   X(connections_max, 1000, 1, 1 << 20, "open connections; one more is closed at once")                              \
   X(compute_ms_max, 600000, 1, std::int64_t{1} << 40, "predicted and real compute time of one problem")             \

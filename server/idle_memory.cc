@@ -4,12 +4,12 @@
 
 namespace attnd::server {
 
-IdleMemory::IdleMemory(BufferPool& pool, const Admission& admission, std::function<void()> trim_allocator)
-    : pool_(pool), admission_(admission), trim_allocator_(std::move(trim_allocator)) {}
+IdleMemory::IdleMemory(BufferPool& pool, const Budget& budget, std::function<void()> trim_allocator)
+    : pool_(pool), budget_(budget), trim_allocator_(std::move(trim_allocator)) {}
 
 void IdleMemory::Tick(absl::Time now) {
   pool_.ReleaseOlderThan(now - kMemoryIdle);
-  if (const std::int64_t changes = admission_.changes(); changes != changes_) {
+  if (const std::int64_t changes = budget_.changes(); changes != changes_) {
     changes_ = changes;
     quiet_since_ = now;
     trimmed_ = false;

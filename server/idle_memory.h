@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "core/buffer_pool.h"
-#include "server/admission.h"
+#include "server/budget.h"
 #include "server/stall_watch.h"
 
 namespace attnd::server {
@@ -15,13 +15,13 @@ constexpr absl::Duration kMemoryIdle = absl::Seconds(5);
 
 class IdleMemory final : public Watched {
  public:
-  IdleMemory(BufferPool& pool, const Admission& admission, std::function<void()> trim_allocator);
+  IdleMemory(BufferPool& pool, const Budget& budget, std::function<void()> trim_allocator);
 
   void Tick(absl::Time now) override;
 
  private:
   BufferPool& pool_;
-  const Admission& admission_;
+  const Budget& budget_;
   const std::function<void()> trim_allocator_;
   std::int64_t changes_ = -1;
   absl::Time quiet_since_;

@@ -117,6 +117,16 @@ void LogRequest(const RequestRecord& record) {
                                   {"total_ms", Milliseconds(record.total)},
                                   {"request_bytes", record.request_bytes},
                                   {"reply_bytes", record.reply_bytes}};
+  if (record.memory_bytes > 0) {
+    fields.insert(fields.end(), {{"memory_bytes", record.memory_bytes},
+                                 {"worked_ms", Milliseconds(record.worked)},
+                                 {"slices", record.slices},
+                                 {"threads", record.threads}});
+  }
+  if (record.given_back > absl::ZeroDuration()) {
+    fields.push_back({"stopped_in_ms", Milliseconds(record.stopped_in)});
+    fields.push_back({"given_back_ms", Milliseconds(record.given_back)});
+  }
   if (!record.status.ok()) fields.push_back({"error", std::string(record.status.message())});
   Log(LogLevel::kInfo, record.method, fields);
 }

@@ -33,6 +33,10 @@ struct RequestRecord {
   absl::Status status;
   absl::Duration queued, computed, total;
   std::int64_t request_bytes = 0, reply_bytes = 0;
+  std::int64_t memory_bytes = 0;          // reserved for it
+  absl::Duration worked;                  // of all compute threads
+  std::int64_t slices = 0, threads = 0;   // turns that compute threads took at it, and how many different threads
+  absl::Duration stopped_in, given_back;  // of one that stopped early: until no thread worked at it, and what it saved
 };
 void LogRequest(const RequestRecord& record);
 

@@ -87,7 +87,8 @@ v1::InfoResponse AnswerInfo(const Engine& engine) {
   }
   const google::protobuf::Descriptor& options = *v1::Options::descriptor();
   for (int i = 0; i < options.field_count(); ++i) info.add_options(options.field(i)->name());
-  info.set_memory_bytes_used(engine.admission.bytes_used());
+  info.set_memory_bytes_used(engine.budget.bytes_used());
+  info.set_compute_given_back_us(engine.given_back_us);
   info.set_memory_peak_resident_bytes(PeakResidentBytes());
   return info;
 }

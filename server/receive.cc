@@ -1,7 +1,6 @@
 #include "server/receive.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace attnd::server {
 namespace {
@@ -17,18 +16,16 @@ constexpr std::int64_t kParsedBytesPerByte = 24;
 
 }  // namespace
 
-absl::StatusOr<Received> Receive(Engine& engine, grpc::ByteBuffer& buffer, google::protobuf::Message& message,
-                                 Reservation held) {
+absl::StatusOr<RawRequest> Receive(const Engine& engine, grpc::ByteBuffer& buffer, google::protobuf::Message& message,
+                                   Reservation& held) {
   absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *message.GetDescriptor(), SkeletonBytesMax(engine.config));
   if (!raw.ok()) return raw.status();
   if (const std::int64_t bytes = raw->skeleton_bytes(); bytes > kFreeMessageBytes) {
-    absl::StatusOr<Reservation> more =
-        engine.admission.ReserveBytes("bytes of the parsed message", kParsedBytesPerByte * bytes, std::move(held));
-    if (!more.ok()) return more.status();
-    held = *std::move(more);
+    const absl::Status status = held.GrowTo("bytes of the parsed message", held.bytes() + kParsedBytesPerByte * bytes);
+    if (!status.ok()) return status;
   }
   if (absl::Status status = raw->ParseSkeleton(message); !status.ok()) return status;
-  return Received{*std::move(raw), std::move(held)};
+  return raw;
 }
 
 }  // namespace attnd::server

@@ -14,14 +14,9 @@ namespace attnd::server {
 // Messages with no more small fields than this are parsed without a reservation: what a few threads hold for a moment.
 constexpr std::int64_t kFreeMessageBytes = 64 << 10;
 
-struct Received {
-  RawRequest raw;
-  Reservation held;
-};
-
 // Fills `message`, whose `bytes` fields are DataExtents, and empties `buffer`. `held` is what was reserved for the same
-// message; it becomes part of the result. INVALID_ARGUMENT when the bytes are no such message, RESOURCE_EXHAUSTED.
-absl::StatusOr<Received> Receive(Engine& engine, grpc::ByteBuffer& buffer, google::protobuf::Message& message,
-                                 Reservation held = {});
+// message, and grows. INVALID_ARGUMENT when the bytes are no such message, RESOURCE_EXHAUSTED.
+absl::StatusOr<RawRequest> Receive(const Engine& engine, grpc::ByteBuffer& buffer, google::protobuf::Message& message,
+                                   Reservation& held);
 
 }  // namespace attnd::server

@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& asked)
        {"instruction_set", GetKernelInfo().instruction_set_used},
        {"threads", config.threads},
        {"memory_bytes_max", config.memory_bytes_max},
-       {"memory_bytes_problems", parts->engine.admission.bytes_allowed()},
+       {"memory_bytes_problems", parts->engine.budget.bytes_allowed()},
        {"measured_gflops", parts->engine.rates.tiled / 1e9}});
   for (const std::string& address : addresses) Log(LogLevel::kInfo, absl::StrCat("listening on ", address));
   if (!config.port_file.empty()) {

@@ -25,8 +25,9 @@ grpc::ServerUnaryReactor* AnswerNow(Engine& engine, absl::string_view method, gr
   record.status = CatchBadAlloc([&]() -> absl::Status {
     grpc::ByteBuffer message = *request;
     Request parsed;
-    const absl::StatusOr<Received> received = Receive(engine, message, parsed);
-    if (!received.ok()) return received.status();
+    Reservation held(engine.budget.AccountOf(record.peer));
+    const absl::StatusOr<RawRequest> raw = Receive(engine, message, parsed, held);
+    if (!raw.ok()) return raw.status();
     if (absl::Status status = CheckKnown(parsed); !status.ok()) return status;
     const auto answered = answer(parsed);
     if (!answered.ok()) return answered.status();

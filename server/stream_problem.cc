@@ -1,5 +1,6 @@
 #include "server/stream_problem.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -12,6 +13,8 @@ namespace attnd::server {
 namespace {
 
 constexpr std::size_t kPathBytesMax = 64;
+constexpr std::int64_t kEarlyBytesMin = 1 << 20;  // what is smaller is there in a fraction of a millisecond
+constexpr std::int64_t kNewsBytesMin = 64 << 10;  // a running job is told of
 
 absl::Status Prefixed(absl::string_view path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
@@ -24,23 +27,24 @@ StreamProblem::StreamProblem(Engine& engine, std::uint64_t id, absl::Time call_d
     : last_piece(absl::Now()),
       engine_(engine),
       id_(id),
-      arrived_(last_piece),
-      complete_at_(last_piece),
       stopper_(engine.executor, engine.Deadline(last_piece, call_deadline)),
       sink_(id_, engine.config.block_bytes, writer),
       job_class_{std::move(client)} {}
 
 absl::StatusOr<std::shared_ptr<StreamProblem>> StreamProblem::Open(Engine& engine,
                                                                    const v1::AttendStreamRequest& message,
-                                                                   Received received, absl::Time call_deadline,
-                                                                   std::string client, BlockWriter& writer) {
+                                                                   RawRequest raw, Reservation held,
+                                                                   absl::Time call_deadline, std::string client,
+                                                                   BlockWriter& writer) {
   std::shared_ptr<StreamProblem> problem(
       new StreamProblem(engine, message.problem_id(), call_deadline, std::move(client), writer));
-  if (absl::Status status = problem->Begin(message.header(), std::move(received)); !status.ok()) return status;
+  absl::Status status = problem->Begin(message.header(), std::move(raw), std::move(held));
+  if (!status.ok()) return status;
   return problem;
 }
 
-absl::Status StreamProblem::Begin(const v1::AttendRequest& header, Received received) {
+absl::Status StreamProblem::Begin(const v1::AttendRequest& header, RawRequest raw, Reservation held) {
+  reservation_ = std::move(held);
   absl::StatusOr<DecodedProblem> decoded = DecodeProblem(header, DataRule::kWholeOrLater);
   if (!decoded.ok()) return decoded.status();
   inputs_ = std::move(decoded->inputs);
@@ -50,26 +54,33 @@ absl::Status StreamProblem::Begin(const v1::AttendRequest& header, Received rece
   shape_ = DescribeProblem(*understood->problem);
   const absl::Duration left = stopper_.token()->deadline() - absl::Now();
   if (absl::Status status = engine_.admission.CheckDeadline(understood->demand, left); !status.ok()) return status;
-  absl::StatusOr<Reservation> reservation = engine_.admission.Admit(understood->demand, std::move(received.held));
-  if (!reservation.ok()) return reservation.status();
-  reservation_ = *std::move(reservation);
+  const Demand& demand = understood->demand;
+  if (absl::Status status = reservation_.GrowTo("bytes of memory", demand.memory_bytes); !status.ok()) return status;
   input_bytes_ = understood->cost.input_bytes;
-  outputs_bytes_ = understood->demand.outputs_bytes;
+  outputs_bytes_ = demand.outputs_bytes;
+  predicted_ = demand.compute;
 
   // Only now is anything of the problem's size allocated.
-  tensors_ = CopyTensors(received.raw, decoded->came, inputs_);
-  reservation_.ShrinkTo(understood->demand.memory_bytes);
+  tensors_ = CopyTensors(raw, decoded->came, inputs_);
+  reservation_.ShrinkTo(demand.memory_bytes);
   ForEachTensor(inputs_, [this](absl::string_view path, InputTensor& tensor) {
-    if (tensor.data != nullptr) return;
     const std::int64_t bytes = TensorBytes(tensor);
-    pending_.push_back({std::string(path), &tensor, AlignedBuffer<std::byte>(bytes), ByteCover(bytes)});
+    std::atomic<std::int64_t>* const arrived = ArrivedOf(path);
+    if (tensor.data != nullptr) {
+      if (arrived != nullptr) *arrived = bytes;
+      return;
+    }
+    pending_.push_back({std::string(path), &tensor, AlignedBuffer<std::byte>(bytes), ByteCover(bytes), arrived});
     tensor.data = pending_.back().buffer.data();
+    if (arrived == nullptr) ++missing_others_;
   });
   missing_ = pending_.size();
+  if (complete()) complete_at_ = startable_at_ = absl::Now();
+  early_ = !understood->problem->reference && input_bytes_ >= kEarlyBytesMin;
 
   v1::Statistics& statistics = *closing_.mutable_statistics();
   statistics.set_flops(understood->cost.flops_after_exclusion);
-  statistics.set_memory_bytes(understood->demand.memory_bytes);
+  statistics.set_memory_bytes(demand.memory_bytes);
   statistics.set_threads(engine_.executor.threads());
   for (const std::int64_t offset : understood->problem->q_offset) statistics.add_q_offset(offset);
   AddOutputShapes(*understood->problem, closing_);
@@ -84,7 +95,16 @@ absl::Status StreamProblem::Accept(const v1::TensorPiece& piece, RawRequest& raw
       return Prefixed(pending.path, status);
     }
     raw.CopyOut({{data, pending.buffer.data() + piece.offset_bytes()}});
-    if (pending.cover.complete() && --missing_ == 0) complete_at_ = absl::Now();
+    if (pending.cover.complete()) {
+      if (pending.arrived == nullptr) --missing_others_;
+      if (--missing_ == 0) complete_at_ = absl::Now();
+    }
+    if (pending.arrived != nullptr) pending.arrived->store(pending.cover.prefix(), std::memory_order_release);
+    if (can_start()) startable_at_ = std::min(startable_at_, absl::Now());
+    // No word for each crumb.
+    if ((news_bytes_ += data.bytes) < kNewsBytesMin && !pending.cover.complete()) return absl::OkStatus();
+    news_bytes_ = 0;
+    stopper_.Wake();
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
@@ -100,15 +120,25 @@ std::string StreamProblem::Missing() const {
   return "every byte came";
 }
 
-absl::Status StreamProblem::Run(std::function<void(const AttentionReport&)> done) {
+absl::Status StreamProblem::Run(std::shared_ptr<Account> account, std::function<void(const AttentionReport&)> done) {
   absl::StatusOr<Understood> understood = Understand(engine_, inputs_, Delivery::kStream);
   if (!understood.ok()) return understood.status();
   if (absl::Status status = understood->problem->CheckContents(); !status.ok()) return status;
-  if (absl::Status status = engine_.CheckQueue(); !status.ok()) return status;
+  absl::StatusOr<QueuePlace> place = engine_.budget.Queue(std::move(account), memory_bytes());
+  if (!place.ok()) return place.status();
+  place_ = *std::move(place);
   problem_ = understood->problem;
-  submitted_ = absl::Now();
-  stopper_.Set(StartAttention(problem_, sink_, engine_.executor, stopper_.token(), std::move(done), job_class_));
+  waited_ = absl::Now() - startable_at_;
+  stopper_.Set(StartAttention(problem_, sink_, engine_.executor, stopper_.token(), std::move(done), job_class_,
+                              complete() ? nullptr : &arrived_));
   return absl::OkStatus();
+}
+
+std::atomic<std::int64_t>* StreamProblem::ArrivedOf(absl::string_view path) {
+  if (path == "q") return &arrived_.q;
+  if (path == "k") return &arrived_.k;
+  if (path == "v") return &arrived_.v;
+  return path == "x" ? &arrived_.x : nullptr;
 }
 
 std::shared_ptr<Reservation> StreamProblem::Release() {
@@ -116,6 +146,7 @@ std::shared_ptr<Reservation> StreamProblem::Release() {
   inputs_ = {};
   problem_.reset();
   tensors_.clear();
+  place_ = QueuePlace();
   reservation_.ShrinkTo(outputs_bytes_);
   return std::make_shared<Reservation>(std::move(reservation_));
 }

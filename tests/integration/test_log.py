@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 import wire
-from aftermath import good_call, random_request
+from aftermath import good_call, long_request, random_request
 from attnd.v1 import attention_pb2 as pb
 from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
 
@@ -54,3 +54,20 @@ def test_one_line_a_request():
         lines = [line for line in server.log().splitlines() if json.loads(line)["message"] == "Attend"]
         assert len(lines) == 6, server.log()
         assert sum("INVALID_ARGUMENT" in line for line in lines) == 1
+
+
+def test_a_line_says_what_the_scheduler_decided():
+    with AttndServer("--log_format=json", "--threads=1") as server:
+        request = random_request(1, 512, 64)
+        statistics = wire.attend(server.stub(), request).statistics
+        with pytest.raises(grpc.RpcError):
+            server.stub().Attend(long_request(), timeout=0.5)
+        eventually("both are logged", lambda: server.log().count('"message":"Attend"') >= 2)
+        done, stopped = [json.loads(line) for line in server.log().splitlines() if '"message":"Attend"' in line]
+        assert done["slices"] == statistics.slices > 0 and done["threads"] == statistics.threads_used == 1
+        assert done["memory_bytes"] == statistics.memory_bytes > 3 * 512 * 64 * 4
+        assert 0 < done["worked_ms"] <= done["compute_ms"] and "given_back_ms" not in done
+        assert stopped["status"] == "DEADLINE_EXCEEDED" and stopped["given_back_ms"] > 0
+        with server.channel() as channel:
+            info = type(server.stub())(channel).Info(pb.InfoRequest(), timeout=CALL_SECONDS_MAX)
+        assert info.compute_given_back_us == pytest.approx(1000 * stopped["given_back_ms"], abs=2)

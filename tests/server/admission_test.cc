@@ -21,6 +21,14 @@ ServerConfig TestConfig() {
   return config;
 }
 
+// An admission with the budget of its configuration.
+struct Limited {
+  Limited(const ServerConfig& config, ComputeRates rates)
+      : budget(LimitsOf(config)), admission(config, budget, rates) {}
+  Budget budget;
+  Admission admission;
+};
+
 Demand DemandOf(const Admission& admission, std::int64_t n, std::int64_t d, std::vector<OutputKind> outputs,
                 Delivery delivery) {
   ProblemInputs inputs;
@@ -42,12 +50,14 @@ void ExpectNever(const absl::Status& status, absl::string_view flag) {
 }
 
 TEST(AdmissionTest, SixteenMillionSquaredAtWidthOne) {
-  const Admission admission(TestConfig(), {1e11, 1e9});
+  const Limited limited(TestConfig(), {1e11, 1e9});
+  const Admission& admission = limited.admission;
   ExpectNever(admission.CheckEver(DemandOf(admission, 1 << 24, 1, {}, Delivery::kStream)), "(tiles_max)");
 }
 
 TEST(AdmissionTest, WeightsOfALongContext) {
-  const Admission admission(TestConfig(), {1e11, 1e9});
+  const Limited limited(TestConfig(), {1e11, 1e9});
+  const Admission& admission = limited.admission;
   const Demand demand = DemandOf(admission, 131072, 64, {OutputKind::kWeights}, Delivery::kStream);
   ExpectNever(admission.CheckEver(demand), "(reply_bytes_max)");
   EXPECT_EQ(demand.reply_bytes, 131072LL * 131072 * 4 + 131072LL * 64 * 4);
@@ -56,7 +66,8 @@ TEST(AdmissionTest, WeightsOfALongContext) {
 }
 
 TEST(AdmissionTest, AnAnswerTooLargeForOneMessageIsSentToTheStream) {
-  const Admission admission(TestConfig(), {1e11, 1e9});
+  const Limited limited(TestConfig(), {1e11, 1e9});
+  const Admission& admission = limited.admission;
   const absl::Status unary =
       admission.CheckEver(DemandOf(admission, 8192, 64, {OutputKind::kWeights}, Delivery::kUnary));
   ExpectNever(unary, "(message_bytes_max)");
@@ -67,7 +78,8 @@ TEST(AdmissionTest, AnAnswerTooLargeForOneMessageIsSentToTheStream) {
 TEST(AdmissionTest, ComputeIsPredictedFromTheMeasuredRate) {
   ServerConfig config = TestConfig();
   config.compute_ms_max = 1000;
-  const Admission fast(config, {1e12, 1e9}), slow(config, {1e9, 1e9});
+  const Limited fast_machine(config, {1e12, 1e9}), slow_machine(config, {1e9, 1e9});
+  const Admission &fast = fast_machine.admission, &slow = slow_machine.admission;
   // 4 * 4096^2 * 64 = 4.29e9 FLOPs
   EXPECT_TRUE(fast.CheckEver(DemandOf(fast, 4096, 64, {}, Delivery::kStream)).ok());
   const absl::Status refused = slow.CheckEver(DemandOf(slow, 4096, 64, {}, Delivery::kStream));
@@ -78,62 +90,17 @@ TEST(AdmissionTest, ComputeIsPredictedFromTheMeasuredRate) {
 TEST(AdmissionTest, MemoryThatCanNeverBe) {
   ServerConfig config = TestConfig();
   config.memory_bytes_max = 128 * kMiB;  // half of it is gRPC's
-  const Admission admission(config, {1e12, 1e9});
-  EXPECT_EQ(admission.bytes_allowed(), 64 * kMiB);
+  const Limited limited(config, {1e12, 1e9});
+  const Admission& admission = limited.admission;
+  EXPECT_EQ(limited.budget.bytes_allowed(), 64 * kMiB);
   config.pool_bytes_max = 16 * kMiB;
-  EXPECT_EQ(Admission(config, ComputeRates{}).bytes_allowed(), 48 * kMiB);
+  EXPECT_EQ(LimitsOf(config).bytes, 48 * kMiB);
   ExpectNever(admission.CheckEver(DemandOf(admission, 131072, 64, {}, Delivery::kStream)), "memory_bytes_max");
 }
 
-TEST(AdmissionTest, MemoryThatIsNotFreeNowInvitesToRetry) {
-  Admission admission(TestConfig(), {1e12, 1e9});
-  const Demand demand = DemandOf(admission, 65536, 256, {}, Delivery::kStream);
-  ASSERT_GT(demand.memory_bytes, admission.bytes_allowed() / 4);
-  std::vector<Reservation> held;
-  absl::Status refused;
-  while (refused.ok() && held.size() < 10) {
-    absl::StatusOr<Reservation> reservation = admission.Admit(demand);
-    refused = reservation.status();
-    if (refused.ok()) held.push_back(*std::move(reservation));
-  }
-  ASSERT_FALSE(held.empty());
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_NE(refused.message().find("retry after"), absl::string_view::npos) << refused;
-  EXPECT_EQ(admission.bytes_used(), static_cast<std::int64_t>(held.size()) * demand.memory_bytes);
-  held.pop_back();
-  EXPECT_TRUE(admission.Admit(demand).ok());  // and given back at once
-  held.clear();
-  EXPECT_EQ(admission.bytes_used(), 0);
-}
-
-TEST(AdmissionTest, WhatWasHeldForTheMessageBecomesPartOfTheProblem) {
-  Admission admission(TestConfig(), {1e12, 1e9});
-  const Demand demand = DemandOf(admission, 1024, 64, {}, Delivery::kUnary);
-  absl::StatusOr<Reservation> message = admission.ReserveBytes("bytes of the message", 3 * 1024 * 64 * 4 + 50);
-  ASSERT_TRUE(message.ok());
-  absl::StatusOr<Reservation> whole = admission.Admit(demand, *std::move(message));
-  ASSERT_TRUE(whole.ok());
-  EXPECT_EQ(admission.bytes_used(), demand.memory_bytes);
-  whole->ShrinkTo(100);
-  EXPECT_EQ(admission.bytes_used(), 100);
-  Reservation moved = *std::move(whole);
-  EXPECT_EQ(admission.bytes_used(), 100);
-  moved = Reservation();
-  EXPECT_EQ(admission.bytes_used(), 0);
-}
-
-TEST(AdmissionTest, ARefusalGivesBackWhatWasHeld) {
-  Admission admission(TestConfig(), {1e12, 1e9});
-  absl::StatusOr<Reservation> message = admission.ReserveBytes("bytes of the message", kMiB);
-  ASSERT_TRUE(message.ok());
-  EXPECT_FALSE(
-      admission.Admit(DemandOf(admission, 8192, 64, {OutputKind::kWeights}, Delivery::kUnary), *std::move(message))
-          .ok());
-  EXPECT_EQ(admission.bytes_used(), 0);
-}
-
 TEST(AdmissionTest, NamedMemoryAddsUp) {
-  const Admission admission(TestConfig(), {1e12, 1e9});
+  const Limited limited(TestConfig(), {1e12, 1e9});
+  const Admission& admission = limited.admission;
   const Demand demand = DemandOf(admission, 1000, 64, {OutputKind::kWeights}, Delivery::kUnary);
   std::int64_t sum = 0;
   for (const NamedBytes& item : demand.memory) sum += item.bytes;
@@ -142,7 +109,8 @@ TEST(AdmissionTest, NamedMemoryAddsUp) {
 }
 
 TEST(AdmissionTest, ADeadlineBeyondHopeIsRefusedWithThePrediction) {
-  const Admission admission(TestConfig(), {1e9, 1e9});
+  const Limited limited(TestConfig(), {1e9, 1e9});
+  const Admission& admission = limited.admission;
   const Demand demand = DemandOf(admission, 1000, 25, {}, Delivery::kUnary);  // 4 * 1000 * 1000 * 25 FLOPs: 100 ms
   EXPECT_EQ(admission.CheckDeadline(demand, absl::InfiniteDuration()), absl::OkStatus());
   EXPECT_EQ(admission.CheckDeadline(demand, absl::Milliseconds(26)), absl::OkStatus());

@@ -10,19 +10,13 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 
-ServerConfig Config() {
-  ServerConfig config;
-  config.memory_bytes_max = std::int64_t{1} << 30;
-  return config;
-}
-
 struct IdleMemoryTest : testing::Test {
   IdleMemoryTest() { pool.SetBytesMax(std::int64_t{1} << 30); }
 
   BufferPool pool;
-  Admission admission{Config(), ComputeRates{}};
+  Budget budget{{.bytes = std::int64_t{1} << 30}};
   int trims = 0;
-  IdleMemory idle{pool, admission, [this] { ++trims; }};
+  IdleMemory idle{pool, budget, [this] { ++trims; }};
 };
 
 TEST_F(IdleMemoryTest, TheAllocatorIsTrimmedOnceAfterEachSpellOfWork) {
@@ -33,8 +27,8 @@ TEST_F(IdleMemoryTest, TheAllocatorIsTrimmedOnceAfterEachSpellOfWork) {
   idle.Tick(At(100));
   EXPECT_EQ(trims, 1);
   {
-    const absl::StatusOr<Reservation> work = admission.ReserveBytes("work", 1000);
-    ASSERT_TRUE(work.ok());
+    Reservation work(budget.AccountOf("a"));
+    ASSERT_TRUE(work.GrowTo("work", 1000).ok());
     idle.Tick(At(101));
     idle.Tick(At(105.9));
     EXPECT_EQ(trims, 1);
@@ -53,8 +47,8 @@ TEST_F(IdleMemoryTest, BlocksLeaveByTheirOwnAge) {
   idle.Tick(At(5));
   EXPECT_EQ(pool.bytes_kept(), static_cast<std::int64_t>(kMiB));
   // Work elsewhere holds no block back.
-  const absl::StatusOr<Reservation> work = admission.ReserveBytes("work", 1000);
-  ASSERT_TRUE(work.ok());
+  Reservation work(budget.AccountOf("a"));
+  ASSERT_TRUE(work.GrowTo("work", 1000).ok());
   idle.Tick(At(5.1));
   EXPECT_EQ(pool.bytes_kept(), 0);
 }

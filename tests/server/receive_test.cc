@@ -24,6 +24,8 @@ Engine& TestEngine() {
   return *engine;
 }
 
+Reservation NothingHeld() { return Reservation(TestEngine().budget.AccountOf("a peer")); }
+
 v1::AttendRequest WithLengths(int count) {
   v1::AttendRequest request;
   for (int i = 0; i < count; ++i) request.mutable_options()->add_q_len(1);
@@ -35,41 +37,43 @@ TEST(ReceiveTest, AMessageOfFewSmallFieldsNeedsNoReservation) {
   request.mutable_q()->set_data(std::string(1 << 20, 'x'));
   grpc::ByteBuffer buffer = EncodeMessage(request);
   v1::AttendRequest message;
-  const absl::StatusOr<Received> received = Receive(TestEngine(), buffer, message);
-  ASSERT_TRUE(received.ok()) << received.status();
-  EXPECT_EQ(received->held.bytes(), 0);
+  Reservation held = NothingHeld();
+  const absl::StatusOr<RawRequest> raw = Receive(TestEngine(), buffer, message, held);
+  ASSERT_TRUE(raw.ok()) << raw.status();
+  EXPECT_EQ(held.bytes(), 0);
   EXPECT_EQ(message.options().q_len_size(), 1000);
 }
 
 TEST(ReceiveTest, ManySmallFieldsAreReservedOnTopOfWhatIsHeld) {
   grpc::ByteBuffer buffer = EncodeMessage(WithLengths(1 << 20));
-  absl::StatusOr<Reservation> held = TestEngine().admission.ReserveBytes("bytes of the message", 1000);
-  ASSERT_TRUE(held.ok());
   {
+    Reservation held = NothingHeld();
+    ASSERT_TRUE(held.GrowTo("bytes of the message", 1000).ok());
     v1::AttendRequest message;
-    const absl::StatusOr<Received> received = Receive(TestEngine(), buffer, message, *std::move(held));
-    ASSERT_TRUE(received.ok()) << received.status();
-    EXPECT_GE(received->held.bytes(), 1000 + static_cast<std::int64_t>(message.SpaceUsedLong()));
-    EXPECT_EQ(TestEngine().admission.bytes_used(), received->held.bytes());
+    const absl::StatusOr<RawRequest> raw = Receive(TestEngine(), buffer, message, held);
+    ASSERT_TRUE(raw.ok()) << raw.status();
+    EXPECT_GE(held.bytes(), 1000 + static_cast<std::int64_t>(message.SpaceUsedLong()));
+    EXPECT_EQ(TestEngine().budget.bytes_used(), held.bytes());
   }
-  EXPECT_EQ(TestEngine().admission.bytes_used(), 0);
+  EXPECT_EQ(TestEngine().budget.bytes_used(), 0);
 }
 
 TEST(ReceiveTest, WhatIsFreeNowDecides) {
-  absl::StatusOr<Reservation> others =
-      TestEngine().admission.ReserveBytes("another problem", TestEngine().admission.bytes_allowed());
-  ASSERT_TRUE(others.ok());
+  Reservation others(TestEngine().budget.AccountOf("another peer"));
+  ASSERT_TRUE(others.GrowTo("another problem", TestEngine().budget.bytes_allowed()).ok());
+  Reservation held = NothingHeld();
   grpc::ByteBuffer buffer = EncodeMessage(WithLengths(1 << 20));
   v1::AttendRequest message;
-  EXPECT_EQ(Receive(TestEngine(), buffer, message).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Receive(TestEngine(), buffer, message, held).status().code(), absl::StatusCode::kResourceExhausted);
   buffer = EncodeMessage(WithLengths(1000));
-  EXPECT_TRUE(Receive(TestEngine(), buffer, message).ok());
+  EXPECT_TRUE(Receive(TestEngine(), buffer, message, held).ok());
 }
 
 TEST(ReceiveTest, SmallFieldsHaveALimit) {
   grpc::ByteBuffer buffer = EncodeMessage(WithLengths(kMessageBytesMax / 8));
   v1::AttendRequest message;
-  const absl::Status status = Receive(TestEngine(), buffer, message).status();
+  Reservation held = NothingHeld();
+  const absl::Status status = Receive(TestEngine(), buffer, message, held).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(std::string(status.message()).find("4194304 allowed (an eighth of message_bytes_max)"), std::string::npos)
       << status;
@@ -87,8 +91,9 @@ TEST(ReceiveTest, ListsOfManySequencesFit) {
   EXPECT_LT(request.ByteSizeLong(), static_cast<std::size_t>(ServerConfig{}.message_bytes_max / 8));
   grpc::ByteBuffer buffer = EncodeMessage(request);
   v1::AttendRequest message;
-  const absl::StatusOr<Received> received = Receive(TestEngine(), buffer, message);
-  ASSERT_TRUE(received.ok()) << received.status();
+  Reservation held = NothingHeld();
+  const absl::StatusOr<RawRequest> raw = Receive(TestEngine(), buffer, message, held);
+  ASSERT_TRUE(raw.ok()) << raw.status();
   EXPECT_EQ(message.SerializeAsString(), request.SerializeAsString());
 }
 

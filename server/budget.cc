@@ -1,0 +1,117 @@
+#include "server/budget.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "server/wire/status.h"
+
+namespace attnd::server {
+namespace {
+
+// OK when `more` fits beside what is used of `allowed`.
+absl::Status Fits(absl::string_view what, std::int64_t used, std::int64_t more, std::int64_t allowed,
+                  absl::string_view flag) {
+  if (more <= allowed - used) return absl::OkStatus();
+  return WithRetryDelay(absl::ResourceExhaustedError(absl::StrCat(what, ": ", more, " more needed, ", used, " of ",
+                                                                  allowed, " taken now (", flag, ")")),
+                        kRetryDelay);
+}
+
+constexpr absl::string_view kShareFlag = "connection_percent_max";
+
+}  // namespace
+
+std::shared_ptr<Account> Budget::AccountOf(const std::string& peer) {
+  const std::lock_guard lock(mutex_);
+  std::weak_ptr<Account>& entry = accounts_[peer];
+  std::shared_ptr<Account> account = entry.lock();
+  if (account == nullptr) {
+    // Whoever comes new clears away who is gone.
+    std::erase_if(accounts_, [&](const auto& other) { return &other.second != &entry && other.second.expired(); });
+    entry = account = std::make_shared<Account>(*this);
+  }
+  return account;
+}
+
+std::int64_t Budget::ShareOf(std::int64_t limit) const {
+  return std::max<std::int64_t>(
+      1, limit / 100 * limits_.connection_percent + limit % 100 * limits_.connection_percent / 100);
+}
+
+absl::Status Budget::CheckEver(absl::string_view what, std::int64_t bytes) const {
+  if (bytes <= limits_.bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(what, ": ", bytes, " needed, ", limits_.bytes,
+                                                   " allowed (memory_bytes_max without gRPC's and the pool's shares)"));
+}
+
+absl::StatusOr<QueuePlace> Budget::Queue(std::shared_ptr<Account> account, std::int64_t bytes) {
+  constexpr absl::string_view kProblems = "problems that compute or wait",
+                              kBytes = "bytes of problems that compute or wait";
+  const std::lock_guard lock(mutex_);
+  Account& own = *account;
+  absl::Status status = Fits(kProblems, queue_problems_, 1, limits_.queue_problems, "queue_problems_max");
+  if (status.ok() && queue_problems_ > 0) {
+    status = Fits(kBytes, queue_bytes_, bytes, limits_.queue_bytes, "queue_bytes_max");
+  }
+  if (status.ok() && own.queue_problems_ > 0) {
+    status = Fits(absl::StrCat(kProblems, ", of this connection"), own.queue_problems_, 1,
+                  ShareOf(limits_.queue_problems), kShareFlag);
+    status.Update(Fits(absl::StrCat(kBytes, ", of this connection"), own.queue_bytes_, bytes,
+                       ShareOf(limits_.queue_bytes), kShareFlag));
+  }
+  if (!status.ok()) return status;
+  for (std::int64_t* problems : {&queue_problems_, &own.queue_problems_}) *problems += 1;
+  for (std::int64_t* sum : {&queue_bytes_, &own.queue_bytes_}) *sum += bytes;
+  return QueuePlace(std::move(account), bytes);
+}
+
+QueuePlace::~QueuePlace() {
+  if (account_ == nullptr) return;
+  Budget& budget = account_->budget_;
+  const std::lock_guard lock(budget.mutex_);
+  for (std::int64_t* problems : {&budget.queue_problems_, &account_->queue_problems_}) *problems -= 1;
+  for (std::int64_t* sum : {&budget.queue_bytes_, &account_->queue_bytes_}) *sum -= bytes_;
+}
+
+absl::Status Reservation::GrowTo(absl::string_view what, std::int64_t bytes) {
+  const std::int64_t more = bytes - bytes_;
+  if (more <= 0) return absl::OkStatus();
+  Budget& budget = account_->budget_;
+  absl::Status status = budget.CheckEver(what, bytes);
+  if (!status.ok()) return status;
+  const std::int64_t allowed = budget.limits_.bytes;
+  const std::lock_guard lock(budget.mutex_);
+  status = Fits(what, budget.bytes_, more, allowed, "memory_bytes_max");
+  if (status.ok() && account_->bytes_ > bytes_) {
+    status =
+        Fits(absl::StrCat(what, ", of this connection"), account_->bytes_, more, budget.ShareOf(allowed), kShareFlag);
+  }
+  if (!status.ok()) return status;
+  account_->bytes_ += more;
+  budget.bytes_ += more;
+  ++budget.changes_;
+  bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+void Reservation::ShrinkTo(std::int64_t bytes) {
+  if (bytes >= bytes_) return;
+  Budget& budget = account_->budget_;
+  const std::lock_guard lock(budget.mutex_);
+  account_->bytes_ -= bytes_ - bytes;
+  budget.bytes_ -= bytes_ - bytes;
+  ++budget.changes_;
+  bytes_ = bytes;
+}
+
+std::int64_t Budget::bytes_used() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+std::int64_t Budget::changes() const {
+  const std::lock_guard lock(mutex_);
+  return changes_;
+}
+
+}  // namespace attnd::server
