@@ -25,8 +25,14 @@ namespace {
 
 // Work below this many multiply-adds is not worth a turn at the executor: several items share a unit.
 constexpr std::int64_t kUnitMultiplyAddsMin = std::int64_t{1} << 18;
+// A problem of at most this many, 10 to 20 microseconds, costs less than the call that brought it, and less than to
+// wake a worker: it is computed by the thread that reads the call.
+constexpr std::int64_t kHereMultiplyAddsMax = std::int64_t{1} << 20;
 // A problem above this many takes more than a slice or two: it is long, and short ones go first.
 constexpr double kShortMultiplyAddsMax = 1 << 28;
+
+// About, of one core; nothing depends on it but when another worker is worth waking.
+constexpr double kMultiplyAddsPerSecond = 5e10;
 
 // What all phases of one run share; it outlives them.
 struct Run {
@@ -82,7 +88,7 @@ struct ForExecutor {
     const std::int64_t group = std::max<std::int64_t>(1, kUnitMultiplyAddsMin / std::max<std::int64_t>(1, cost));
     Phase phase;
     phase.units = CeilDiv(items, group);
-    phase.unit_cost = static_cast<double>(group) * static_cast<double>(cost);
+    phase.unit_time = absl::Seconds(static_cast<double>(group) * static_cast<double>(cost) / kMultiplyAddsPerSecond);
     phase.run = [items, group, work = std::move(work)](std::int64_t unit,
                                                        WorkerContext& context) -> std::unique_ptr<Rest> {
       if (group == 1) return RunItem(work, unit, context);
@@ -434,16 +440,15 @@ void AddReference(Run* run, Take take) {
        [run](std::int64_t item, WorkerContext& context) { ReferenceProjectOut(*run, item, context); });
 }
 
-// True when handing the work to a worker would cost more than the work, which then takes microseconds. Only where
-// attention is all there is to do.
+// See kHereMultiplyAddsMax. Only where attention is all there is to do.
 bool IsSmall(const Problem& problem) {
   if (problem.reference || problem.projection.has_value() || problem.rotary.has_value()) return false;
   constexpr std::int64_t kPackingRows = 8, kRowCost = 256;  // packing K costs about as much as eight rows
   const std::optional<std::int64_t> row = CheckedSum(
-      {CheckedProduct({problem.kv_rows, problem.d_k + problem.d_v}).value_or(kUnitMultiplyAddsMin), kRowCost});
+      {CheckedProduct({problem.kv_rows, problem.d_k + problem.d_v}).value_or(kHereMultiplyAddsMax), kRowCost});
   const std::optional<std::int64_t> all =
       row ? CheckedProduct({problem.batch, problem.q_heads, problem.q_rows + kPackingRows, *row}) : row;
-  return all && *all <= kUnitMultiplyAddsMin;
+  return all && *all <= kHereMultiplyAddsMax;
 }
 
 // All of it on the calling thread, whose scratch stays for the next time.

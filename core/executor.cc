@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <ctime>
 #include <new>
 
 #include "absl/time/clock.h"
@@ -13,6 +14,8 @@ namespace {
 
 // How long a unit runs while others wait.
 constexpr absl::Duration kSlice = absl::Milliseconds(1);
+// To wake a worker and wait for it takes a few tens of microseconds.
+constexpr absl::Duration kWorthWaking = absl::Microseconds(100);
 
 // Whoever reads and writes for the callers runs at once, however many cores compute: a small call beside a giant took
 // milliseconds before, and tenths of one since. On Linux a thread has a niceness of its own; without it things work
@@ -20,6 +23,14 @@ constexpr absl::Duration kSlice = absl::Milliseconds(1);
 void YieldToOthers() {
   constexpr int kNiceness = 10;
   setpriority(PRIO_PROCESS, 0, kNiceness);
+}
+
+// What the calling thread has computed. Not what it has been waiting to: a worker that was not let on a core for a while
+// has used nothing, and whose unit it ran must not pay.
+absl::Duration ThreadCpuTime() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
 }
 
 }  // namespace
@@ -75,7 +86,7 @@ void Executor::Submit(std::shared_ptr<Job> job) {
   // What may fail to be allocated comes first: nothing below Enter does.
   job->rests_.reserve(workers_.size());
   job->workers_.resize(workers_.size());
-  for (const Phase& phase : job->phases_) job->cost_ += static_cast<double>(phase.units) * phase.unit_cost;
+  for (const Phase& phase : job->phases_) job->estimated_ += phase.units * phase.unit_time;
   const std::lock_guard lock(mutex_);
   Job& submitted = *job;
   in_flight_.emplace(&submitted, std::move(job));
@@ -125,7 +136,36 @@ bool Executor::HasWork(const Job& job) {
   return job.next_unit_ < phase.units && (phase.ready == nullptr || job.next_unit_ < phase.ready());
 }
 
+bool Executor::IsWorthWaking(const Job& job) {
+  const Phase& phase = job.phases_[job.phase_];
+  return !job.rests_.empty() || (phase.units - job.next_unit_) * phase.unit_time >= kWorthWaking;
+}
+
 void Executor::RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::mutex>& lock) {
+  ++job.slices_;
+  job.workers_[static_cast<std::size_t>(context.worker)] = true;
+  const absl::Time start = absl::Now();
+  const absl::Duration cpu_start = ThreadCpuTime();
+  if (job.started_ == absl::Time()) job.started_ = start;
+  context.slice_end = start + kSlice;
+  bool goes_on = true, others_wait = false;
+  do {
+    RunUnit(job, context, lock);
+    goes_on = !Exhausted(job) && HasWork(job);
+    others_wait = queue_.size() > (job.queued() ? 1 : 0);
+  } while (goes_on && !(others_wait && job.job_class().is_long) && absl::Now() < context.slice_end);
+  const absl::Duration used = ThreadCpuTime() - cpu_start;
+  job.worked_ += used;
+  queue_.Charge(job, absl::ToDoubleSeconds(used - kSlice));
+  if (goes_on) {
+    Enqueue(job);  // this worker looks again by itself
+    if (queue_.size() > 1) work_.notify_one();
+  } else if (job.running_ == 0 && Exhausted(job)) {
+    End(job, lock);
+  }
+}
+
+void Executor::RunUnit(Job& job, WorkerContext& context, std::unique_lock<std::mutex>& lock) {
   const Phase& phase = job.phases_[job.phase_];  // stays while running_ > 0
   std::unique_ptr<Rest> rest;
   std::int64_t unit = 0;
@@ -136,16 +176,11 @@ void Executor::RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::
     job.rests_.pop_back();
   }
   ++job.running_;
-  ++job.slices_;
-  job.workers_[static_cast<std::size_t>(context.worker)] = true;
-  const absl::Time start = absl::Now();
-  if (job.started_ == absl::Time()) job.started_ = start;
-  if (!job.rests_.empty() || job.next_unit_ < phase.units) {
+  if (!job.queued() && HasWork(job)) {
     Enqueue(job);
-    work_.notify_one();
+    if (IsWorthWaking(job)) work_.notify_one();
   }
   context.own = job.queued() ? 1 : 0;
-  context.slice_end = start + kSlice;
   lock.unlock();
   try {
     if (rest == nullptr) {
@@ -157,18 +192,13 @@ void Executor::RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::
     rest.reset();
     job.cancel_->Cancel(absl::ResourceExhaustedError("out of memory while computing"));
   }
-  const absl::Duration used = absl::Now() - start;
   lock.lock();
+  --job.running_;
   if (rest != nullptr) {
     job.rests_.push_back(std::move(rest));  // there is room: one a worker at most
   } else if (!job.cancel_->ShouldStop()) {
-    job.done_cost_ += phase.unit_cost;
+    job.estimated_done_ += phase.unit_time;
   }
-  job.worked_ += used;
-  --job.running_;
-  queue_.Charge(job, absl::ToDoubleSeconds(used - kSlice));
-  Enqueue(job);  // this worker looks again by itself
-  if (queue_.size() > 1) work_.notify_one();
 }
 
 void Executor::End(Job& job, std::unique_lock<std::mutex>& lock) {
@@ -180,7 +210,9 @@ void Executor::End(Job& job, std::unique_lock<std::mutex>& lock) {
   // A job whose last unit ended is done, even when its deadline passed at that moment.
   if (job.phase_ < job.phases_.size()) {
     report.status = job.cancel_->status();
-    report.undone = job.cost_ > 0 ? 1 - job.done_cost_ / job.cost_ : 0;
+    if (job.estimated_ > absl::ZeroDuration()) {
+      report.undone = 1 - absl::FDivDuration(job.estimated_done_, job.estimated_);
+    }
     report.stopped_in = now - std::min(now, job.cancel_->stop_time());
   }
   if (job.started_ == absl::Time()) job.started_ = now;

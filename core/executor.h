@@ -1,10 +1,11 @@
 // The compute pool: a fixed number of worker threads that take slices of work from jobs, shared fairly among clients.
 //
 // A job is a list of phases run one after another; a phase is a number of units that may run at the same time in any
-// order. A worker runs one unit and then asks the FairQueue who is due; a long unit gives way when its slice of a
-// millisecond is over and another job waits, and any worker takes it up again later. Workers flush subnormal numbers
-// and stand behind the process's other threads. Nothing here knows what attention is. Thread rule: every public
-// function may be called from any thread.
+// order. A worker asks the FairQueue who is due and runs units of that job for a slice of a millisecond, of a long job
+// no further than to the end of a unit when another waits; a long unit gives way when its slice is over, and any worker
+// takes it up again later. Short jobs that wait together are so run one after the other, without a turn at the queue or
+// a wake-up for each unit. Workers flush subnormal numbers and stand behind the process's other threads. Nothing here
+// knows what attention is. Thread rule: every public function may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -73,7 +74,7 @@ class Rest {
 
 struct Phase {
   std::int64_t units = 0;
-  double unit_cost = 1;  // in a measure that the job's phases share
+  absl::Duration unit_time = absl::Milliseconds(1);  // about; what is short is not worth waking another worker
   // Null when the unit is done.
   std::function<std::unique_ptr<Rest>(std::int64_t unit, WorkerContext& context)> run;
   // When set, no unit of this number or a higher one starts; Executor::Wake says that there may be more.
@@ -85,10 +86,10 @@ struct JobReport {
   absl::Status status;        // OK, or why it stopped early
   absl::Duration queued;      // to the first unit
   absl::Duration computed;    // from there to the end of the last
-  absl::Duration worked;      // time of workers in its units, added up
+  absl::Duration worked;      // CPU time of workers in its units, added up
   std::int64_t slices = 0;    // times that a worker took it up
   std::int64_t workers = 0;   // different ones
-  double undone = 0;          // the part of its cost in units that were not run to their end
+  double undone = 0;          // the part of its units' time that was not run to its end
   absl::Duration stopped_in;  // when it stopped early: from the token's stop_time until no unit ran
 };
 
@@ -111,7 +112,7 @@ class Job : private QueuedJob {
   std::int64_t next_unit_ = 0;
   std::int64_t running_ = 0;
   std::int64_t slices_ = 0;
-  double cost_ = 0, done_cost_ = 0;
+  absl::Duration estimated_, estimated_done_;  // of all units' time
   absl::Duration worked_;
   std::vector<bool> workers_;                 // who took a slice
   std::vector<std::unique_ptr<Rest>> rests_;  // of this phase's units that gave way; room for one a worker
@@ -139,15 +140,19 @@ class Executor {
  private:
   // All but Work expect mutex_ to be held.
   void Work(int worker);
-  // One slice of a job that has something to run: a unit, or the rest of one.
+  // One slice of a job that has something to run.
   void RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::mutex>& lock);
   void Enqueue(Job& job);
+  // One unit, or the rest of one, with `lock` released meanwhile.
+  void RunUnit(Job& job, WorkerContext& context, std::unique_lock<std::mutex>& lock);
   // Reports, with `lock` released meanwhile; the job is gone then.
   void End(Job& job, std::unique_lock<std::mutex>& lock);
   // Moves past phases that are done; true when nothing of the job is left to run.
   static bool Exhausted(Job& job);
   // Whether a worker could take up something of it now.
   static bool HasWork(const Job& job);
+  // Whether what is left of its phase is worth waking a worker for.
+  static bool IsWorthWaking(const Job& job);
 
   mutable std::mutex mutex_;
   std::condition_variable work_;

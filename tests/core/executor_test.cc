@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <future>
 #include <new>
+#include <string>
 #include <thread>
+#include <utility>
 
 namespace attnd {
 namespace {
@@ -81,6 +84,56 @@ TEST(ExecutorTest, ASmallJobDoesNotWaitForAllOfALargeOne) {
   EXPECT_LE(seen, 2);
   large_done.get_future().wait();
   EXPECT_EQ(large_units, 1000);
+}
+
+// Jobs submitted while the only worker is held by another; then it is let go, and all are waited for.
+std::vector<JobReport> RunTogether(const std::vector<std::pair<JobClass, Phase>>& jobs) {
+  Executor executor(1);
+  std::promise<void> go;
+  std::shared_future<void> gate = go.get_future().share();
+  executor.Submit(std::make_shared<Job>(
+      std::vector<Phase>{Count(1, [gate](std::int64_t) { gate.wait(); })}, std::make_shared<CancelToken>(),
+      [](const JobReport&) {}, JobClass{"gate"}));
+  std::vector<std::promise<JobReport>> done(jobs.size());
+  for (std::size_t n = 0; n < jobs.size(); ++n) {
+    executor.Submit(std::make_shared<Job>(
+        std::vector<Phase>{jobs[n].second}, std::make_shared<CancelToken>(),
+        [&done, n](const JobReport& report) { done[n].set_value(report); }, jobs[n].first));
+  }
+  go.set_value();
+  std::vector<JobReport> reports;
+  for (std::promise<JobReport>& one : done) reports.push_back(one.get_future().get());
+  return reports;
+}
+
+TEST(ExecutorTest, ShortJobsThatWaitTogetherDoNotTakeTurnsByTheUnit) {
+  constexpr std::int64_t kJobs = 50, kUnits = 40;
+  std::vector<std::pair<JobClass, Phase>> jobs;
+  for (std::int64_t n = 0; n < kJobs; ++n) {
+    jobs.emplace_back(JobClass{std::to_string(n)}, Count(kUnits, [](std::int64_t) {}));
+  }
+  std::int64_t slices = 0;
+  for (const JobReport& report : RunTogether(jobs)) slices += report.slices;
+  EXPECT_LE(slices, kJobs * kUnits / 4);  // one each, but where the system took the worker's core away
+}
+
+TEST(ExecutorTest, AClientDoesNotPayForTimeInWhichNothingWasComputed) {
+  std::vector<int> order;
+  std::vector<std::pair<JobClass, Phase>> jobs;
+  for (int n = 0; n < 20; ++n) {
+    jobs.emplace_back(JobClass{"kept waiting"}, Count(1, [&order](std::int64_t) {
+                        std::this_thread::sleep_for(std::chrono::milliseconds(4));
+                        order.push_back(0);
+                      }));
+    jobs.emplace_back(JobClass{"computing"}, Count(1, [&order](std::int64_t) {
+                        const absl::Time end = absl::Now() + absl::Milliseconds(1);
+                        while (absl::Now() < end) continue;
+                        order.push_back(1);
+                      }));
+  }
+  RunTogether(jobs);
+  // By the clock on the wall the first client would have had 5 of its jobs done by then.
+  EXPECT_GE(std::count(order.begin(), order.begin() + 20, 0), 10);
 }
 
 TEST(ExecutorTest, CancelStopsBetweenUnitsWithItsReason) {
