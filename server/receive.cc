@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace attnd::server {
 namespace {
 
@@ -19,6 +21,9 @@ constexpr std::int64_t kParsedBytesPerByte = 24;
 absl::StatusOr<RawRequest> Receive(const Engine& engine, grpc::ByteBuffer& buffer, google::protobuf::Message& message,
                                    Reservation& held) {
   absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *message.GetDescriptor(), SkeletonBytesMax(engine.config));
+  if (absl::IsResourceExhausted(raw.status())) {
+    return absl::ResourceExhaustedError(absl::StrCat(raw.status().message(), " (an eighth of message_bytes_max)"));
+  }
   if (!raw.ok()) return raw.status();
   if (const std::int64_t bytes = raw->skeleton_bytes(); bytes > kFreeMessageBytes) {
     const absl::Status status = held.GrowTo("bytes of the parsed message", held.bytes() + kParsedBytesPerByte * bytes);

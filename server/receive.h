@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/engine.h"
-#include "server/wire/raw_request.h"
+#include "proto/wire/raw_request.h"
 
 namespace attnd::server {
 

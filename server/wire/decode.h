@@ -19,7 +19,7 @@
 #include "attnd/v1/attention.pb.h"
 #include "core/buffer.h"
 #include "core/problem.h"
-#include "server/wire/raw_request.h"
+#include "proto/wire/raw_request.h"
 
 namespace attnd::server {
 

@@ -1,9 +1,5 @@
 #include "server/wire/encode.h"
 
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-#include <grpcpp/support/slice.h>
-
 #include <string>
 #include <utility>
 
@@ -11,57 +7,6 @@
 
 namespace attnd::server {
 namespace {
-
-using google::protobuf::io::CodedOutputStream;
-
-constexpr std::int64_t kCopyBytesMax = 4096;  // a copy of less is cheaper than a slice of its own
-
-void AppendVarint(std::uint64_t value, std::string& to) {
-  std::uint8_t buffer[10];
-  const std::uint8_t* end = CodedOutputStream::WriteVarint64ToArray(value, buffer);
-  to.append(reinterpret_cast<const char*>(buffer), static_cast<std::size_t>(end - buffer));
-}
-
-// The tag and length of a length-delimited field.
-std::string FieldHead(int field, std::size_t bytes) {
-  std::string head;
-  AppendVarint(static_cast<std::uint64_t>(field << 3 | 2), head);
-  AppendVarint(bytes, head);
-  return head;
-}
-
-// A message under construction: small bytes gather, large ones become slices of their own.
-class SliceWriter {
- public:
-  void Append(const std::string& bytes) { small_ += bytes; }
-
-  void Append(OwnedBytes data) {
-    if (data.bytes <= kCopyBytesMax) {
-      small_.append(reinterpret_cast<const char*>(data.data), static_cast<std::size_t>(data.bytes));
-      return;
-    }
-    Flush();
-    auto* owner = new std::shared_ptr<const void>(std::move(data.owner));
-    slices_.emplace_back(const_cast<std::byte*>(data.data), static_cast<std::size_t>(data.bytes), &Release, owner);
-  }
-
-  grpc::ByteBuffer Finish() {
-    Flush();
-    if (slices_.empty()) slices_.emplace_back();
-    return grpc::ByteBuffer(slices_.data(), slices_.size());
-  }
-
- private:
-  static void Release(void* owner) { delete static_cast<std::shared_ptr<const void>*>(owner); }
-
-  void Flush() {
-    if (!small_.empty()) slices_.emplace_back(small_.data(), small_.size());
-    small_.clear();
-  }
-
-  std::string small_;
-  std::vector<grpc::Slice> slices_;
-};
 
 // A Tensor up to its data's bytes. data = 3
 std::string TensorHead(const Problem& problem, const NamedOutput& output) {

@@ -14,15 +14,9 @@
 #include "absl/status/status.h"
 #include "attnd/v1/attention.pb.h"
 #include "core/problem.h"
+#include "proto/wire/slice_writer.h"
 
 namespace attnd::server {
-
-// Bytes with whatever keeps them alive.
-struct OwnedBytes {
-  std::shared_ptr<const void> owner;
-  const std::byte* data = nullptr;
-  std::int64_t bytes = 0;
-};
 
 struct NamedOutput {
   OutputKind kind = OutputKind::kOutput;

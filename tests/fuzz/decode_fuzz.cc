@@ -12,13 +12,13 @@
 #include "core/attention.h"
 #include "core/cost.h"
 #include "server/wire/decode.h"
-#include "server/wire/raw_request.h"
-#include "tests/server/messages.h"
+#include "proto/wire/raw_request.h"
+#include "tests/proto/messages.h"
 
 namespace {
 
 using attnd::server::DataRule;
-using attnd::server::RawRequest;
+using attnd::RawRequest;
 
 constexpr attnd::ProblemLimits kLimits = {1 << 12, 1 << 16};
 constexpr std::int64_t kTinyFlops = 1 << 16;
@@ -37,8 +37,8 @@ absl::StatusOr<RawRequest> Read(const std::string& bytes, google::protobuf::Mess
   // Slices of 1 to 64 bytes by the bytes themselves.
   std::size_t at = 0;
   const auto next_size = [&] { return 1 + static_cast<std::uint8_t>(bytes[at++ % bytes.size()]) % 64; };
-  grpc::ByteBuffer buffer = attnd::server::CutIntoSlices(bytes, next_size);
-  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *message.GetDescriptor(), attnd::server::kNoSkeletonLimit);
+  grpc::ByteBuffer buffer = attnd::CutIntoSlices(bytes, next_size);
+  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *message.GetDescriptor(), attnd::kNoSkeletonLimit);
   if (!raw.ok()) return raw.status();
   if (absl::Status status = raw->ParseSkeleton(message); !status.ok()) return status;
   return raw;
@@ -52,7 +52,7 @@ bool CompareWithStock(const std::string& bytes) {
   absl::StatusOr<RawRequest> raw = Read(bytes, message);
   Check(raw.ok() == taken);
   if (!taken) return false;
-  attnd::server::Rejoin(message, *raw);
+  attnd::Rejoin(message, *raw);
   Check(message.SerializeAsString() == stock.SerializeAsString());
   return true;
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attnd/v1/attention.pb.h"
-#include "tests/server/messages.h"
+#include "tests/proto/messages.h"
 
 namespace attnd::server {
 namespace {

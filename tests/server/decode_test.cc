@@ -11,7 +11,7 @@
 
 #include "core/problem.h"
 #include "server/wire/encode.h"
-#include "tests/server/messages.h"
+#include "tests/proto/messages.h"
 
 namespace attnd::server {
 namespace {

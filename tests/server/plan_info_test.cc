@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "server/wire/encode.h"
-#include "tests/server/messages.h"
+#include "tests/proto/messages.h"
 
 namespace attnd::server {
 namespace {

@@ -1,5 +1,5 @@
 // A raw request says what stock protobuf says of the same bytes, however they were encoded and cut into slices.
-#include "server/wire/raw_request.h"
+#include "proto/wire/raw_request.h"
 
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
@@ -11,19 +11,21 @@
 #include <vector>
 
 #include "attnd/v1/attention.pb.h"
-#include "tests/server/messages.h"
-#include "tests/server/random_wire.h"
+#include "tests/proto/messages.h"
+#include "tests/proto/random_wire.h"
 
-namespace attnd::server {
+namespace attnd {
 namespace {
 
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-std::vector<const Message*> Requests() {
+// What a server reads, then what a client reads.
+std::vector<const Message*> Types() {
   return {&v1::AttendRequest::default_instance(), &v1::AttendStreamRequest::default_instance(),
-          &v1::PlanRequest::default_instance(), &v1::InfoRequest::default_instance()};
+          &v1::PlanRequest::default_instance(),   &v1::InfoRequest::default_instance(),
+          &v1::AttendResponse::default_instance(), &v1::AttendStreamResponse::default_instance()};
 }
 
 // "refused", or the message's bytes as stock protobuf writes them.
@@ -49,7 +51,7 @@ TEST(RawRequestTest, WhatALegalEncoderSendsIsReadAsStockProtobufReadsIt) {
   std::set<std::string> answers;
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     RandomWire random(seed);
-    for (const Message* type : Requests()) {
+    for (const Message* type : Types()) {
       const std::string wire = random.Message(*type->GetDescriptor());
       const std::string expected = Stock(*type, wire);
       EXPECT_NE(expected, "refused") << seed;
@@ -70,7 +72,7 @@ TEST(RawRequestTest, CutShortOrSpoiledItIsJudgedAsStockProtobufJudgesIt) {
   int refused = 0, taken = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     RandomWire random(seed);
-    for (const Message* type : Requests()) {
+    for (const Message* type : Types()) {
       const std::string wire = random.Message(*type->GetDescriptor());
       for (std::size_t at = 0; at < wire.size(); ++at) {
         std::string spoiled = wire;
@@ -189,7 +191,7 @@ TEST(RawRequestTest, ASkeletonHoldsNoTensorBytesAndIsBounded) {
   const absl::Status status = RawRequest::Split(buffer, *request.GetDescriptor(), 100).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(std::string(status.message()),
-            "bytes of the message beside the tensors': 112 needed, 100 allowed (an eighth of message_bytes_max)");
+            "bytes of the message beside the tensors': 112 needed, 100 allowed");
   // Beyond the limit bytes that are no message are still that.
   buffer = Whole(request.SerializeAsString() + "\xff");
   EXPECT_EQ(RawRequest::Split(buffer, *request.GetDescriptor(), 100).status().code(),
@@ -237,26 +239,27 @@ TEST(RawRequestTest, EachSliceIsGivenBackWhenItsBytesAreCopied) {
   }
 }
 
-// RawRequest walks into no repeated field.
-TEST(RawRequestTest, NoRequestHasARepeatedFieldThatHoldsBytes) {
-  std::set<const Descriptor*> seen;
-  int data_fields = 0;
-  const auto visit = [&](const auto& self, const Descriptor& type) -> bool {
-    bool holds = false;
-    if (!seen.insert(&type).second) return false;
-    for (int i = 0; i < type.field_count(); ++i) {
-      const FieldDescriptor& field = *type.field(i);
-      bool bytes = field.type() == FieldDescriptor::TYPE_BYTES;
-      if (field.type() == FieldDescriptor::TYPE_MESSAGE) bytes = self(self, *field.message_type());
-      EXPECT_FALSE(bytes && field.is_repeated()) << field.full_name();
-      if (field.type() == FieldDescriptor::TYPE_BYTES) ++data_fields;
-      holds = holds || bytes;
-    }
-    return holds;
-  };
-  for (const Message* type : Requests()) visit(visit, *type->GetDescriptor());
-  EXPECT_EQ(data_fields, 2);  // Tensor.data and TensorPiece.data
+TEST(RawRequestTest, ARepeatedMessagesBytesAreNoPartOfASkeleton) {
+  v1::AttendResponse response;
+  for (int i = 0; i < 3; ++i) {
+    v1::Tensor& tensor = *response.add_extras()->mutable_tensor();
+    tensor.set_data(std::string(1000 + static_cast<std::size_t>(i), static_cast<char>('a' + i)));
+  }
+  grpc::ByteBuffer buffer = CutIntoSlices(response.SerializeAsString(), [] { return 100; });
+  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *response.GetDescriptor(), kNoSkeletonLimit);
+  ASSERT_TRUE(raw.ok()) << raw.status();
+  EXPECT_EQ(raw->skeleton_bytes(), 3 * (2 * 6 + 18));
+  v1::AttendResponse read;
+  ASSERT_TRUE(raw->ParseSkeleton(read).ok());
+  std::vector<DataExtent> extents;
+  for (int i = 2; i >= 0; --i) extents.push_back(ExtentOf(read.extras(i).tensor().data()));
+  std::vector<std::string> taken(3);
+  raw->TakeOut(extents, [&](std::size_t index, absl::string_view part) {
+    EXPECT_LE(part.size(), 100u);
+    taken[index].append(part.data(), part.size());
+  });
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(taken[static_cast<std::size_t>(2 - i)], response.extras(i).tensor().data());
 }
 
 }  // namespace
-}  // namespace attnd::server
+}  // namespace attnd

@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-namespace attnd::server {
+namespace attnd {
 
 class RandomWire {
  public:
@@ -114,4 +114,4 @@ class RandomWire {
   std::mt19937_64 random_;
 };
 
-}  // namespace attnd::server
+}  // namespace attnd

@@ -18,10 +18,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
-namespace attnd::server {
+namespace attnd {
 
 // Where bytes lie within the message that came.
 struct DataExtent {
@@ -32,6 +34,8 @@ struct DataExtent {
 // What a `bytes` field of a message from ParseSkeleton says.
 DataExtent ExtentOf(const std::string& data);
 
+constexpr std::int64_t kNoSkeletonLimit = std::int64_t{1} << 40;
+
 struct DataCopy {
   DataExtent from;
   std::byte* to = nullptr;
@@ -39,8 +43,8 @@ struct DataCopy {
 
 class RawRequest {
  public:
-  // Takes the slices; `buffer` is empty afterwards. INVALID_ARGUMENT when the bytes are no message of that type,
-  // RESOURCE_EXHAUSTED when more than `skeleton_bytes_max` are not tensor data.
+  // Takes the slices; `buffer` is empty afterwards. `type` is one of the contract's. INVALID_ARGUMENT when the bytes are
+  // no message of that type, RESOURCE_EXHAUSTED when more than `skeleton_bytes_max` are not tensor data.
   static absl::StatusOr<RawRequest> Split(grpc::ByteBuffer& buffer, const google::protobuf::Descriptor& type,
                                           std::int64_t skeleton_bytes_max);
 
@@ -49,9 +53,12 @@ class RawRequest {
   // `message` is of Split's type. The skeleton is gone afterwards. INVALID_ARGUMENT.
   absl::Status ParseSkeleton(google::protobuf::Message& message);
 
-  // Copies what extents of this message name, in the order in which it lies there, and gives each slice back when the
-  // copies have passed it: the slices that are left and the copies are never more than the message and one slice. No
-  // slice is left at the end.
+  // Hands over what extents of this message name, in the order in which it lies there: each part of extents[index] that
+  // lies in one slice, cut anywhere. Each slice is given back when this has passed it, and none is left at the end.
+  void TakeOut(const std::vector<DataExtent>& extents,
+               absl::FunctionRef<void(std::size_t index, absl::string_view part)> take);
+
+  // Copies them. The slices that are left and the copies are never more than the message and one slice.
   void CopyOut(std::vector<DataCopy> copies);
 
  private:
@@ -59,4 +66,4 @@ class RawRequest {
   std::string skeleton_;
 };
 
-}  // namespace attnd::server
+}  // namespace attnd

@@ -1,4 +1,4 @@
-#include "server/wire/raw_request.h"
+#include "proto/wire/raw_request.h"
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/coded_stream.h>
@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "attnd/v1/attention.pb.h"
 
-namespace attnd::server {
+namespace attnd {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -22,8 +23,7 @@ constexpr std::uint32_t kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kGroup 
 constexpr int kVarintBytesMax = 10;
 constexpr int kLengthBytesMax = 5;  // protobuf takes no longer one
 
-// The fields of a type that are walked into: bytes, and messages that can hold bytes. Repeated ones stay in the
-// skeleton whole, contents and all: no request has one.
+// The fields of a type that are walked into: bytes, and messages that can hold bytes, however often they stand there.
 struct TypeWalk {
   struct Field {
     bool is_data = false;
@@ -52,7 +52,7 @@ class TypeWalks {
       step.is_data = field.type() == FieldDescriptor::TYPE_BYTES;
       if (field.type() == FieldDescriptor::TYPE_MESSAGE) step.message = &Add(*field.message_type());
       if (step.message != nullptr && step.message->fields.empty()) step.message = nullptr;
-      if (field.is_repeated() || (!step.is_data && step.message == nullptr)) continue;
+      if (!step.is_data && step.message == nullptr) continue;
       const auto number = static_cast<std::size_t>(field.number());
       walk.fields.resize(std::max(walk.fields.size(), number + 1));
       walk.fields[number] = step;
@@ -258,9 +258,9 @@ absl::StatusOr<RawRequest> RawRequest::Split(grpc::ByteBuffer& buffer, const Des
   Splitter splitter(request.slices_, skeleton_bytes_max, request.skeleton_);
   if (!splitter.Fields(walks.Of(type), bytes)) return NoMessage(type);
   if (splitter.skeleton_bytes() > skeleton_bytes_max) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("bytes of the message beside the tensors': ", splitter.skeleton_bytes(), " needed, ",
-                     skeleton_bytes_max, " allowed (an eighth of message_bytes_max)"));
+    return absl::ResourceExhaustedError(absl::StrCat("bytes of the message beside the tensors': ",
+                                                     splitter.skeleton_bytes(), " needed, ", skeleton_bytes_max,
+                                                     " allowed"));
   }
   return request;
 }
@@ -271,20 +271,28 @@ absl::Status RawRequest::ParseSkeleton(google::protobuf::Message& message) {
   return parsed ? absl::OkStatus() : NoMessage(*message.GetDescriptor());
 }
 
-void RawRequest::CopyOut(std::vector<DataCopy> copies) {
-  std::sort(copies.begin(), copies.end(),
-            [](const DataCopy& a, const DataCopy& b) { return a.from.offset_bytes < b.from.offset_bytes; });
-  auto copy = copies.begin();
+void RawRequest::TakeOut(const std::vector<DataExtent>& extents,
+                         absl::FunctionRef<void(std::size_t index, absl::string_view part)> take) {
+  std::vector<std::size_t> order(extents.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return extents[a].offset_bytes < extents[b].offset_bytes; });
+  auto next = order.begin();
+  std::int64_t taken = 0;  // bytes of *next's extent
   std::int64_t slice_start = 0;
   for (grpc::Slice& slice : slices_) {
     const std::int64_t slice_end = slice_start + static_cast<std::int64_t>(slice.size());
-    while (copy != copies.end() && copy->from.offset_bytes < slice_end) {
-      const std::int64_t part = std::min(copy->from.bytes, slice_end - copy->from.offset_bytes);
-      std::memcpy(copy->to, slice.begin() + (copy->from.offset_bytes - slice_start), static_cast<std::size_t>(part));
-      copy->to += part;
-      copy->from.offset_bytes += part;
-      copy->from.bytes -= part;
-      if (copy->from.bytes == 0) ++copy;
+    while (next != order.end() && extents[*next].offset_bytes + taken < slice_end) {
+      const DataExtent& extent = extents[*next];
+      const std::int64_t offset = extent.offset_bytes + taken;
+      const std::int64_t bytes = std::min(extent.bytes - taken, slice_end - offset);
+      const std::uint8_t* part = slice.begin() + (offset - slice_start);
+      if (bytes > 0) take(*next, {reinterpret_cast<const char*>(part), static_cast<std::size_t>(bytes)});
+      taken += bytes;
+      if (taken == extent.bytes) {
+        ++next;
+        taken = 0;
+      }
     }
     slice_start = slice_end;
     slice = grpc::Slice();
@@ -292,4 +300,14 @@ void RawRequest::CopyOut(std::vector<DataCopy> copies) {
   slices_.clear();
 }
 
-}  // namespace attnd::server
+void RawRequest::CopyOut(std::vector<DataCopy> copies) {
+  std::vector<DataExtent> extents;
+  extents.reserve(copies.size());
+  for (const DataCopy& copy : copies) extents.push_back(copy.from);
+  TakeOut(extents, [&](std::size_t index, absl::string_view part) {
+    std::memcpy(copies[index].to, part.data(), part.size());
+    copies[index].to += part.size();
+  });
+}
+
+}  // namespace attnd

@@ -9,11 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/wire/raw_request.h"
+#include "proto/wire/raw_request.h"
 
-namespace attnd::server {
-
-constexpr std::int64_t kNoSkeletonLimit = std::int64_t{1} << 40;
+namespace attnd {
 
 // What gRPC's own parser says of these bytes.
 inline bool ParseStock(grpc::ByteBuffer buffer, google::protobuf::Message& message) {
@@ -50,8 +48,11 @@ inline void Rejoin(google::protobuf::Message& message, RawRequest& raw) {
     std::vector<const FieldDescriptor*> fields;
     at.GetReflection()->ListFields(at, &fields);
     for (const FieldDescriptor* field : fields) {
-      if (field->is_repeated()) continue;
-      if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
+      if (field->type() == FieldDescriptor::TYPE_MESSAGE && field->is_repeated()) {
+        for (int i = 0; i < at.GetReflection()->FieldSize(at, field); ++i) {
+          open.push_back(at.GetReflection()->MutableRepeatedMessage(&at, field, i));
+        }
+      } else if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
         open.push_back(at.GetReflection()->MutableMessage(&at, field));
       }
       if (field->type() != FieldDescriptor::TYPE_BYTES) continue;
@@ -69,4 +70,4 @@ inline void Rejoin(google::protobuf::Message& message, RawRequest& raw) {
   }
 }
 
-}  // namespace attnd::server
+}  // namespace attnd
