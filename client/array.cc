@@ -1,5 +1,6 @@
 #include "client/array.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -262,9 +263,54 @@ absl::StatusOr<Array> Convert(Array array, DType dtype) {
   if (!IsFloat(array.dtype) || !IsFloat(dtype)) {
     return absl::InvalidArgumentError(absl::StrCat("cannot convert ", Name(array.dtype), " to ", Name(dtype)));
   }
-  Array converted{dtype, array.shape, std::string(static_cast<std::size_t>(array.elements() * ElementBytes(dtype)), 0)};
-  ConvertElements(array.dtype, array.bytes, dtype, converted.bytes.data());
+  Array converted{dtype, array.shape, {}};
+  converted.bytes.reserve(static_cast<std::size_t>(array.elements() * ElementBytes(dtype)));
+  ArrayWriter(array.dtype, converted, 0, array.elements(), 0).Take(array.bytes);
   return converted;
+}
+
+void ArrayWriter::Take(absl::string_view part) {
+  const auto element = static_cast<std::size_t>(ElementBytes(from_dtype_));
+  while (!part.empty()) {
+    if (cut_bytes_ > 0 || part.size() < element) {
+      const std::size_t rest = std::min(element - cut_bytes_, part.size());
+      std::memcpy(cut_ + cut_bytes_, part.data(), rest);
+      part.remove_prefix(rest);
+      cut_bytes_ += rest;
+      if (cut_bytes_ < element) return;
+      cut_bytes_ = 0;
+      Put({cut_, element});
+      continue;
+    }
+    const std::size_t whole = std::min(part.size() / element, static_cast<std::size_t>(left_)) * element;
+    Put(part.substr(0, whole));
+    part.remove_prefix(whole);
+  }
+}
+
+void ArrayWriter::Put(absl::string_view elements) {
+  // What is grown by is zeroed first: little enough to stay in the nearest cache.
+  constexpr std::size_t kStepBytes = 16 << 10;
+  const std::int64_t from_element = ElementBytes(from_dtype_), to_element = ElementBytes(to_.dtype);
+  while (!elements.empty()) {
+    const absl::string_view step = elements.substr(0, kStepBytes);
+    const std::int64_t count = static_cast<std::int64_t>(step.size()) / from_element;
+    const auto begin = static_cast<std::size_t>(next_ * to_element);
+    if (from_dtype_ == to_.dtype && begin == to_.bytes.size()) {
+      to_.bytes.append(step.data(), step.size());
+    } else {
+      const auto end = static_cast<std::size_t>((next_ + count) * to_element);
+      if (end > to_.bytes.size()) to_.bytes.resize(end);
+      ConvertElements(from_dtype_, step, to_.dtype, to_.bytes.data() + begin);
+    }
+    next_ += count;
+    left_ -= count;
+    elements.remove_prefix(step.size());
+  }
+  if (left_ == 0) {
+    left_ = columns_;
+    next_ += stride_ - columns_;
+  }
 }
 
 }  // namespace attnd::client

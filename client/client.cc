@@ -1,12 +1,14 @@
 #include "client/client.h"
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/client_unary_call.h>
 
 #include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "attnd/v1/attention.grpc.pb.h"
+#include "client/encode.h"
 #include "client/stream_impl.h"
 #include "client/wire.h"
 #include "grpc/health/v1/health.grpc.pb.h"
@@ -18,25 +20,40 @@ namespace {
 // Protobuf cannot serialise more.
 constexpr std::int64_t kMessageBytesMax = std::numeric_limits<std::int32_t>::max();
 
-absl::StatusOr<Answer> ToAnswer(const Problem& problem, v1::AttendResponse response) {
+absl::StatusOr<Answer> ToAnswer(const Problem& problem, grpc::ByteBuffer& buffer) {
+  v1::AttendResponse response;
+  absl::StatusOr<RawRequest> raw = ReadReply(buffer, response);
+  if (!raw.ok()) return raw.status();
   Answer answer;
-  const auto take = [&](v1::OutputKind kind, v1::Tensor tensor) -> absl::StatusOr<Array> {
-    absl::StatusOr<Array> array = ToArray(std::move(tensor));
-    if (!array.ok()) return array;
-    absl::StatusOr<std::vector<std::int64_t>> shape = problem.InCallersRank(kind, array->shape);
+  std::vector<DataExtent> extents;
+  std::vector<ArrayWriter> writers;
+  // Gives `to` all but its bytes, and a writer of those.
+  const auto open = [&](v1::OutputKind kind, const v1::Tensor& tensor, Array& to) -> absl::Status {
+    extents.push_back(ExtentOf(tensor.data()));
+    absl::StatusOr<Array> head = ToArrayHead(tensor, extents.back().bytes);
+    if (!head.ok()) return head.status();
+    const DType sent = head->dtype;
+    absl::StatusOr<std::vector<std::int64_t>> shape = problem.InCallersRank(kind, head->shape);
     if (!shape.ok()) return shape.status();
-    array->shape = *std::move(shape);
-    const DType dtype = problem.AnswerDType(kind, array->dtype);
-    return array->dtype == dtype ? std::move(array) : Convert(*std::move(array), dtype);
+    to.dtype = problem.AnswerDType(kind, sent);
+    if (to.dtype != sent && !IsFloat(sent)) {
+      return absl::InternalError(absl::StrCat("the server answered ", Name(kind), " as ", Name(sent)));
+    }
+    to.shape = *std::move(shape);
+    const std::int64_t elements = extents.back().bytes / ElementBytes(sent);
+    to.bytes.reserve(static_cast<std::size_t>(elements * ElementBytes(to.dtype)));
+    writers.emplace_back(sent, to, 0, elements, 0);
+    return absl::OkStatus();
   };
-  absl::StatusOr<Array> output = take(v1::OUTPUT_KIND_OUTPUT, std::move(*response.mutable_output()));
-  if (!output.ok()) return output.status();
-  answer.output = *std::move(output);
-  for (v1::NamedTensor& extra : *response.mutable_extras()) {
-    absl::StatusOr<Array> array = take(extra.kind(), std::move(*extra.mutable_tensor()));
-    if (!array.ok()) return array.status();
-    answer.extras.emplace_back(extra.kind(), *std::move(array));
+  absl::Status status = open(v1::OUTPUT_KIND_OUTPUT, response.output(), answer.output);
+  answer.extras.reserve(static_cast<std::size_t>(response.extras_size()));  // so that arrays stay where they are
+  for (int i = 0; i < response.extras_size() && status.ok(); ++i) {
+    const v1::NamedTensor& extra = response.extras(i);
+    answer.extras.emplace_back(extra.kind(), Array());
+    status = open(extra.kind(), extra.tensor(), answer.extras.back().second);
   }
+  if (!status.ok()) return status;
+  raw->TakeOut(extents, [&](std::size_t index, absl::string_view part) { writers[index].Take(part); });
   answer.statistics = response.statistics();
   return answer;
 }
@@ -53,6 +70,9 @@ const Array* Answer::Find(v1::OutputKind kind) const {
 
 struct Client::Impl {
   std::shared_ptr<grpc::Channel> channel;
+  // The two calls that carry tensors are made of bytes, the others by their stubs.
+  std::string attend_name, attend_stream_name;
+  std::unique_ptr<grpc::internal::RpcMethod> attend, attend_stream;
   std::unique_ptr<v1::AttentionService::Stub> attention;
   std::unique_ptr<grpc::health::v1::Health::Stub> health;
   ClientOptions options;
@@ -95,6 +115,13 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& targe
     }
     state = impl->channel->GetState(true);
   }
+  const std::string service = v1::AttentionService::service_full_name();
+  impl->attend_name = absl::StrCat("/", service, "/Attend");
+  impl->attend_stream_name = absl::StrCat("/", service, "/AttendStream");
+  impl->attend = std::make_unique<grpc::internal::RpcMethod>(impl->attend_name.c_str(),
+                                                             grpc::internal::RpcMethod::NORMAL_RPC, impl->channel);
+  impl->attend_stream = std::make_unique<grpc::internal::RpcMethod>(
+      impl->attend_stream_name.c_str(), grpc::internal::RpcMethod::BIDI_STREAMING, impl->channel);
   impl->attention = v1::AttentionService::NewStub(impl->channel);
   impl->health = grpc::health::v1::Health::NewStub(impl->channel);
   return std::unique_ptr<Client>(new Client(std::move(impl)));
@@ -106,22 +133,23 @@ absl::StatusOr<Answer> Client::Attend(const Problem& problem, const CallOptions&
         absl::StrCat("the tensors have ", problem.request_bytes(),
                      " bytes, more than one message can hold; send them over a stream"));
   }
-  absl::StatusOr<v1::AttendResponse> response =
-      impl_->Unary<v1::AttendResponse>(options, [&](grpc::ClientContext* context, v1::AttendResponse* reply) {
-        return impl_->attention->Attend(context, problem.request(), reply);
+  absl::StatusOr<grpc::ByteBuffer> reply =
+      impl_->Unary<grpc::ByteBuffer>(options, [&](grpc::ClientContext* context, grpc::ByteBuffer* bytes) {
+        return grpc::internal::BlockingUnaryCall(impl_->channel.get(), *impl_->attend, context,
+                                                 EncodeAttend(problem.shared_request()), bytes);
       });
-  if (!response.ok()) return response.status();
-  return ToAnswer(problem, *std::move(response));
+  if (!reply.ok()) return reply.status();
+  return ToAnswer(problem, *reply);
 }
 
 std::unique_ptr<Stream> Client::OpenStream(const CallOptions& options) {
   return std::unique_ptr<Stream>(new Stream(std::make_unique<Stream::Impl>(
-      *impl_->attention, impl_->Deadline(options), impl_->options.piece_bytes, /*last=*/false)));
+      *impl_->channel, *impl_->attend_stream, impl_->Deadline(options), impl_->options.piece_bytes, /*last=*/false)));
 }
 
 absl::StatusOr<Answer> Client::AttendStream(const Problem& problem, const StreamCall& call,
                                             const CallOptions& options) {
-  return Stream::Impl(*impl_->attention, impl_->Deadline(options), impl_->options.piece_bytes, /*last=*/true)
+  return Stream::Impl(*impl_->channel, *impl_->attend_stream, impl_->Deadline(options), impl_->options.piece_bytes, /*last=*/true)
       .Attend(problem, call);
 }
 

@@ -13,8 +13,7 @@ bool Inside(std::int64_t first, std::int64_t count, std::int64_t size) {
 
 }  // namespace
 
-absl::Status BlockPlacer::Place(const v1::Block& block,
-                                const std::function<absl::Status(const OutputLayout&, DType, Placed)>& place) {
+absl::StatusOr<BlockPlace> BlockPlacer::Place(const v1::Block& block, std::int64_t data_bytes) {
   const auto dtype = static_cast<DType>(block.dtype());
   if (!problem_.Wants(block.kind()) || block.dtype() < v1::DATA_TYPE_FLOAT32 || block.dtype() > v1::DATA_TYPE_FLOAT64) {
     return absl::InternalError(absl::StrCat("the server sent a block of output kind ", block.kind(), " and dtype ",
@@ -32,25 +31,15 @@ absl::Status BlockPlacer::Place(const v1::Block& block,
   if (dtype != progress.dtype || !Inside(block.batch(), 1, layout.batch) || !Inside(block.head(), 1, layout.heads) ||
       !Inside(block.first_row(), block.rows(), layout.rows) ||
       !Inside(block.first_column(), block.columns(), layout.columns) ||
-      static_cast<std::int64_t>(block.data().size()) % (block.columns() * element) != 0 ||
-      static_cast<std::int64_t>(block.data().size()) / (block.columns() * element) != block.rows()) {
+      data_bytes % (block.columns() * element) != 0 ||
+      data_bytes / (block.columns() * element) != block.rows()) {
     return absl::InternalError(
         absl::StrCat("the server sent a block that does not fit ", Name(block.kind()), " ", ShapeText(layout.shape)));
   }
   progress.elements += block.rows() * block.columns();
-  const absl::string_view data = block.data();
   const std::int64_t first = block.batch() * layout.batch_stride + block.head() * layout.head_stride +
                              block.first_row() * layout.row_stride + block.first_column();
-  if (layout.row_stride == block.columns()) return place(layout, dtype, {first * element, data});
-  for (std::int64_t row = 0; row < block.rows(); ++row) {
-    const std::int64_t row_bytes = block.columns() * element;
-    const absl::Status status =
-        place(layout, dtype,
-              {(first + row * layout.row_stride) * element,
-               data.substr(static_cast<std::size_t>(row * row_bytes), static_cast<std::size_t>(row_bytes))});
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
+  return BlockPlace{&layout, dtype, first, layout.row_stride};
 }
 
 absl::Status BlockPlacer::CheckComplete(const v1::ProblemClosing& closing) const {

@@ -3,19 +3,19 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
-#include "absl/strings/string_view.h"
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/problem.h"
 
 namespace attnd::client {
 
-// Where a part of an output's row goes.
-struct Placed {
-  std::int64_t offset_bytes = 0;
-  absl::string_view bytes;
+// Where a block's rows go in the dense tensor; in elements.
+struct BlockPlace {
+  const OutputLayout* layout = nullptr;
+  DType dtype = DType::kFloat32;
+  std::int64_t first = 0, row_stride = 0;
 };
 
 // Knows each output's layout from the problem and checks every block against it. A block that does not fit is INTERNAL:
@@ -24,9 +24,8 @@ class BlockPlacer {
  public:
   explicit BlockPlacer(const Problem& problem) : problem_(problem) {}
 
-  // Calls `place` for each run of bytes of the block that is contiguous in the dense tensor.
-  absl::Status Place(const v1::Block& block,
-                     const std::function<absl::Status(const OutputLayout&, DType, Placed)>& place);
+  // `block` came with `data_bytes` bytes of data, whatever it says itself.
+  absl::StatusOr<BlockPlace> Place(const v1::Block& block, std::int64_t data_bytes);
 
   // After the closing message: every output it lists is there in full, and no other.
   absl::Status CheckComplete(const v1::ProblemClosing& closing) const;

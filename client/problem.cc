@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -85,18 +86,23 @@ v1::Tensor ToTensor(Array array) {
   return tensor;
 }
 
-absl::StatusOr<Array> ToArray(v1::Tensor tensor) {
+absl::StatusOr<Array> ToArrayHead(const v1::Tensor& tensor, std::int64_t bytes) {
   Array array{static_cast<DType>(tensor.dtype()), Shape(tensor), {}};
   if (tensor.dtype() < v1::DATA_TYPE_FLOAT32 || tensor.dtype() > v1::DATA_TYPE_INT64) {
     return absl::InternalError(
         absl::StrCat("the server answered in dtype ", tensor.dtype(), ", which this client does not know"));
   }
-  const absl::StatusOr<std::int64_t> bytes = ByteCount(array.dtype, array.shape);
-  if (!bytes.ok() || *bytes != static_cast<std::int64_t>(tensor.data().size())) {
-    return absl::InternalError(absl::StrCat("the server answered ", tensor.data().size(), " bytes for ",
-                                            Name(array.dtype), " ", ShapeText(array.shape)));
+  const absl::StatusOr<std::int64_t> expected = ByteCount(array.dtype, array.shape);
+  if (!expected.ok() || *expected != bytes) {
+    return absl::InternalError(absl::StrCat("the server answered ", bytes, " bytes for ", Name(array.dtype), " ",
+                                            ShapeText(array.shape)));
   }
-  array.bytes = std::move(*tensor.mutable_data());
+  return array;
+}
+
+absl::StatusOr<Array> ToArray(v1::Tensor tensor) {
+  absl::StatusOr<Array> array = ToArrayHead(tensor, static_cast<std::int64_t>(tensor.data().size()));
+  if (array.ok()) array->bytes = std::move(*tensor.mutable_data());
   return array;
 }
 
@@ -123,9 +129,9 @@ absl::StatusOr<Problem> Problem::FromQkv(Array q, Array k, Array v, v1::Layout l
     if (rank == 2) shape.insert(shape.begin(), 1);
     if (rank < 4) shape.insert(shape.begin() + (bnhd ? 2 : 1), 1);
   }
-  *problem.request_.mutable_q() = ToTensor(std::move(q));
-  *problem.request_.mutable_k() = ToTensor(std::move(k));
-  *problem.request_.mutable_v() = ToTensor(std::move(v));
+  *problem.request_->mutable_q() = ToTensor(std::move(q));
+  *problem.request_->mutable_k() = ToTensor(std::move(k));
+  *problem.request_->mutable_v() = ToTensor(std::move(v));
   problem.options().set_layout(layout);
   return problem;
 }
@@ -140,8 +146,8 @@ absl::StatusOr<Problem> Problem::FromX(Array x, v1::Projection projection) {
     problem.dropped_ = "B";
     x.shape.insert(x.shape.begin(), 1);
   }
-  *problem.request_.mutable_x() = ToTensor(std::move(x));
-  *problem.request_.mutable_projection() = std::move(projection);
+  *problem.request_->mutable_x() = ToTensor(std::move(x));
+  *problem.request_->mutable_projection() = std::move(projection);
   return problem;
 }
 
@@ -150,22 +156,30 @@ Array Problem::WithHeadDimension(Array broadcast) const {
   return broadcast;
 }
 
+v1::AttendRequest& Problem::Mutable() {
+  if (request_.use_count() > 1) request_ = std::make_shared<v1::AttendRequest>(*request_);
+  // Whoever held it until now has read it before we write.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return *request_;
+}
+
 void Problem::SetMask(Array mask) { *options().mutable_mask() = ToTensor(WithHeadDimension(std::move(mask))); }
 void Problem::SetBias(Array bias) { *options().mutable_bias() = ToTensor(WithHeadDimension(std::move(bias))); }
 
 void Problem::Want(v1::OutputKind kind) {
-  if (kind != v1::OUTPUT_KIND_OUTPUT && !Wants(kind)) request_.add_outputs(kind);
+  if (kind != v1::OUTPUT_KIND_OUTPUT && !Wants(kind)) Mutable().add_outputs(kind);
 }
 
 bool Problem::Wants(v1::OutputKind kind) const {
-  return kind == v1::OUTPUT_KIND_OUTPUT || std::count(request_.outputs().begin(), request_.outputs().end(), kind) > 0;
+  return kind == v1::OUTPUT_KIND_OUTPUT || std::count(request_->outputs().begin(), request_->outputs().end(), kind) > 0;
 }
 
 absl::Status Problem::SetWireDType(DType dtype) {
-  const auto before = static_cast<DType>((request_.has_x() ? request_.x() : request_.q()).dtype());
-  std::vector<std::pair<std::string, v1::Tensor*>> tensors = TensorsOf(&request_, "");
-  if (request_.has_projection()) {
-    for (auto& weight : TensorsOf(request_.mutable_projection(), "projection.")) tensors.push_back(weight);
+  v1::AttendRequest& request = Mutable();
+  const auto before = static_cast<DType>((request.has_x() ? request.x() : request.q()).dtype());
+  std::vector<std::pair<std::string, v1::Tensor*>> tensors = TensorsOf(&request, "");
+  if (request.has_projection()) {
+    for (auto& weight : TensorsOf(request.mutable_projection(), "projection.")) tensors.push_back(weight);
   }
   for (const auto& [path, tensor] : tensors) {
     Array array{static_cast<DType>(tensor->dtype()), Shape(*tensor), std::move(*tensor->mutable_data())};
@@ -178,21 +192,21 @@ absl::Status Problem::SetWireDType(DType dtype) {
 }
 
 DType Problem::output_dtype() const {
-  const v1::DataType asked = request_.options().output_dtype();
-  return static_cast<DType>(asked != 0 ? asked : (request_.has_x() ? request_.x() : request_.q()).dtype());
+  const v1::DataType asked = request_->options().output_dtype();
+  return static_cast<DType>(asked != 0 ? asked : (request_->has_x() ? request_->x() : request_->q()).dtype());
 }
 
 DType Problem::AnswerDType(v1::OutputKind kind, DType sent) const {
-  const bool widened = kind == v1::OUTPUT_KIND_OUTPUT && callers_dtype_ && request_.options().output_dtype() == 0 &&
+  const bool widened = kind == v1::OUTPUT_KIND_OUTPUT && callers_dtype_ && request_->options().output_dtype() == 0 &&
                        ElementBytes(*callers_dtype_) > ElementBytes(sent);
   return widened ? *callers_dtype_ : sent;
 }
 
 std::int64_t Problem::request_bytes() const {
-  const v1::Projection& p = request_.projection();
-  const v1::Options& o = request_.options();
+  const v1::Projection& p = request_->projection();
+  const v1::Options& o = request_->options();
   std::int64_t bytes = 0;
-  for (const v1::Tensor* tensor : {&request_.q(), &request_.k(), &request_.v(), &request_.x(), &p.w_q(), &p.w_k(),
+  for (const v1::Tensor* tensor : {&request_->q(), &request_->k(), &request_->v(), &request_->x(), &p.w_q(), &p.w_k(),
                                    &p.w_v(), &p.b_q(), &p.b_k(), &p.b_v(), &p.w_o(), &p.b_o(), &o.mask(), &o.bias(),
                                    &o.rotary().q_positions(), &o.rotary().k_positions(), &o.page_table()}) {
     bytes += static_cast<std::int64_t>(tensor->data().size());
@@ -203,7 +217,7 @@ std::int64_t Problem::request_bytes() const {
 absl::StatusOr<std::int64_t> Problem::reply_bytes() const {
   std::int64_t bytes = 0;
   std::vector<v1::OutputKind> kinds = {v1::OUTPUT_KIND_OUTPUT};
-  for (const int kind : request_.outputs()) kinds.push_back(static_cast<v1::OutputKind>(kind));
+  for (const int kind : request_->outputs()) kinds.push_back(static_cast<v1::OutputKind>(kind));
   for (const v1::OutputKind kind : kinds) {
     const absl::StatusOr<OutputLayout> layout = LayoutOf(kind);
     if (!layout.ok()) return layout.status();
@@ -219,12 +233,12 @@ absl::StatusOr<std::int64_t> Problem::reply_bytes() const {
 absl::string_view Problem::Dimensions(v1::OutputKind kind) const {
   if (kind == v1::OUTPUT_KIND_LSE) return "BHN";
   if (kind != v1::OUTPUT_KIND_OUTPUT) return "BHNC";
-  if (request_.projection().has_w_o()) return "BNC";
-  return request_.options().layout() == v1::LAYOUT_BNHD ? "BNHC" : "BHNC";
+  if (request_->projection().has_w_o()) return "BNC";
+  return request_->options().layout() == v1::LAYOUT_BNHD ? "BNHC" : "BHNC";
 }
 
 absl::StatusOr<OutputLayout> Problem::LayoutOf(v1::OutputKind kind) const {
-  const absl::StatusOr<Sizes> sizes = SizesOf(request_);
+  const absl::StatusOr<Sizes> sizes = SizesOf(*request_);
   if (!sizes.ok()) return sizes.status();
   OutputLayout layout;
   layout.batch = sizes->batch;
@@ -239,7 +253,7 @@ absl::StatusOr<OutputLayout> Problem::LayoutOf(v1::OutputKind kind) const {
     layout.rows = sizes->kv_rows;
     layout.columns = kind == v1::OUTPUT_KIND_PROJECTED_K ? sizes->d_k : sizes->d_v;
   }
-  if (kind == v1::OUTPUT_KIND_OUTPUT && request_.projection().has_w_o()) {
+  if (kind == v1::OUTPUT_KIND_OUTPUT && request_->projection().has_w_o()) {
     layout.heads = 1;
     layout.columns = sizes->d_out;
   }

@@ -2,11 +2,13 @@
 // belong.
 //
 // Arrays of rank 2 ([N, d]: one sequence, one head) and rank 3 ([B, N, d]: one head) are taken beside [B, H, N, d];
-// every answer comes back without the same dimensions. x may be [N, d_model] or [B, N, d_model]. Thread rule: a plain
-// value; const methods may be called from any thread.
+// every answer comes back without the same dimensions. x may be [N, d_model] or [B, N, d_model]. Tensors are sent from
+// where they lie: a problem that is changed while a call that was given up still holds them goes on with a copy.
+// Thread rule: a plain value; const methods may be called from any thread.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +24,8 @@ namespace attnd::client {
 v1::Tensor ToTensor(Array array);
 // INTERNAL when the bytes are not what dtype and shape promise: tensors come back only from servers.
 absl::StatusOr<Array> ToArray(v1::Tensor tensor);
+// The array without its bytes, of which the server sent `bytes`. INTERNAL likewise.
+absl::StatusOr<Array> ToArrayHead(const v1::Tensor& tensor, std::int64_t bytes);
 
 // "weights", "scores_dot", ...: the enum's name without its prefix, in small letters.
 std::string Name(v1::OutputKind kind);
@@ -49,16 +53,19 @@ class Problem {
   // stays so in request(). The output travels in the same type unless options().output_dtype asks for one, and an
   // answer holds it in the type that q (or x) had where that is wider. INVALID_ARGUMENT names a tensor without floats.
   absl::Status SetWireDType(DType dtype);
-  // Everything else: scale, causal, lengths, ... Its layout is FromQkv's.
-  v1::Options& options() { return *request_.mutable_options(); }
+  // Everything else: scale, causal, lengths, ... Its layout is FromQkv's. Not to be kept: the reference is good until the
+  // next call with this problem, or of a method that changes it.
+  v1::Options& options() { return *Mutable().mutable_options(); }
   // What share of the server's compute it gets; never changes an answer.
-  void SetPriority(v1::Priority priority) { request_.set_priority(priority); }
+  void SetPriority(v1::Priority priority) { Mutable().set_priority(priority); }
   // An output beside the one that always comes. A second time changes nothing.
   void Want(v1::OutputKind kind);
   bool Wants(v1::OutputKind kind) const;
 
   // What goes on the wire. Shapes are of full rank.
-  const v1::AttendRequest& request() const { return request_; }
+  const v1::AttendRequest& request() const { return *request_; }
+  // The same for who needs it longer: it does not change while anyone but the problem holds it.
+  std::shared_ptr<const v1::AttendRequest> shared_request() const { return request_; }
   // The output's type on the wire, and the type in which an answer holds what came as `sent`.
   DType output_dtype() const;
   DType AnswerDType(v1::OutputKind kind, DType sent) const;
@@ -78,8 +85,10 @@ class Problem {
   // The letters of an output's dimensions: B, H, N and C for columns.
   absl::string_view Dimensions(v1::OutputKind kind) const;
   Array WithHeadDimension(Array broadcast) const;
+  // The request to change, which nobody else holds.
+  v1::AttendRequest& Mutable();
 
-  v1::AttendRequest request_;
+  std::shared_ptr<v1::AttendRequest> request_ = std::make_shared<v1::AttendRequest>();
   std::optional<DType> callers_dtype_;  // q's or x's before SetWireDType
   std::string dropped_;                 // letters of Dimensions that answers lose
 };

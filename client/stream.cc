@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "client/encode.h"
 #include "client/join.h"
 #include "client/stream_impl.h"
 
@@ -15,13 +16,18 @@ struct Stream::Impl::Call {
   const Problem& problem;
   const StreamCall& asked;
   std::uint64_t id = 0;
-  v1::AttendStreamRequest opening = {};
+  SharedRequest request = {};  // what is sent, and what pieces point into
+  SharedRequest header = {};   // the same, or what is left of it without the pieces
   std::vector<std::pair<std::string, const std::string*>> pieces_of = {};  // tensors that go in pieces, in that order
   std::atomic<bool> stop{false};
   bool closed = false;  // the closing message came
   bool ended = false;   // the stream ended instead
   std::mutex progress_mutex = {};
   std::int64_t sent_bytes = 0, received_bytes = 0;  // under progress_mutex
+
+  bool HandsOver(v1::OutputKind kind) const {
+    return asked.on_block && std::count(asked.by_block.begin(), asked.by_block.end(), kind) > 0;
+  }
 
   void Progress(std::int64_t sent, std::int64_t received) {
     if (!asked.on_progress) return;
@@ -32,10 +38,12 @@ struct Stream::Impl::Call {
   }
 };
 
-Stream::Impl::Impl(v1::AttentionService::Stub& stub, absl::Time deadline, std::int64_t piece_bytes, bool last)
+Stream::Impl::Impl(grpc::Channel& channel, const grpc::internal::RpcMethod& method, absl::Time deadline,
+                   std::int64_t piece_bytes, bool last)
     : piece_bytes_(std::max<std::int64_t>(piece_bytes, 1)), last_(last) {
   context_.set_deadline(absl::ToChronoTime(deadline));
-  stream_ = stub.AttendStream(&context_);
+  stream_.reset(
+      grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(&channel, method, &context_));
 }
 
 Stream::Impl::~Impl() {
@@ -52,19 +60,13 @@ absl::Status Stream::Impl::Finish() {
 }
 
 void Stream::Impl::Send(Call& call) {
-  if (!stream_->Write(call.opening)) return;
-  v1::AttendStreamRequest message;
-  message.set_problem_id(call.id);
+  if (!stream_->Write(EncodeHeader(call.id, call.header))) return;
   for (const auto& [path, data] : call.pieces_of) {
     const auto size = static_cast<std::int64_t>(data->size());
     for (std::int64_t offset = 0; offset < size; offset += piece_bytes_) {
       if (call.stop.load(std::memory_order_relaxed)) return;
-      v1::TensorPiece& piece = *message.mutable_piece();
-      piece.set_tensor(path);
-      piece.set_offset_bytes(offset);
       const std::int64_t bytes = std::min(piece_bytes_, size - offset);
-      piece.mutable_data()->assign(*data, static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
-      if (!stream_->Write(message)) return;
+      if (!stream_->Write(EncodePiece(call.id, path, *data, offset, bytes, call.request))) return;
       call.Progress(bytes, 0);
     }
   }
@@ -74,34 +76,42 @@ absl::StatusOr<Answer> Stream::Impl::Receive(Call& call) {
   BlockPlacer placer(call.problem);
   std::map<v1::OutputKind, Array> arrays;
   v1::AttendStreamResponse response;
+  grpc::ByteBuffer buffer;
   while (true) {
-    if (!stream_->Read(&response)) {
+    if (!stream_->Read(&buffer)) {
       call.ended = true;
       return absl::UnavailableError("");  // Attend asks the stream why
     }
+    absl::StatusOr<RawRequest> raw = ReadReply(buffer, response);
+    if (!raw.ok()) return raw.status();
     if (response.problem_id() != call.id) {
       return absl::InternalError(
           absl::StrCat("the server answered problem ", response.problem_id(), ", open is ", call.id));
     }
     if (response.has_closing()) break;
-    const v1::Block& block = response.block();
-    const bool handed_over =
-        std::count(call.asked.by_block.begin(), call.asked.by_block.end(), block.kind()) > 0 && call.asked.on_block;
-    Array& array = arrays[block.kind()];
-    absl::Status status = placer.Place(block, [&](const OutputLayout& layout, DType dtype, Placed placed) {
-      if (handed_over) return absl::OkStatus();
+    v1::Block& block = *response.mutable_block();
+    const DataExtent data = ExtentOf(block.data());
+    const absl::StatusOr<BlockPlace> place = placer.Place(block, data.bytes);
+    if (!place.ok()) return place.status();
+    if (call.HandsOver(block.kind())) {
+      block.mutable_data()->clear();
+      raw->TakeOut({data},
+                   [&](std::size_t, absl::string_view part) { block.mutable_data()->append(part.data(), part.size()); });
+      const absl::Status status = call.asked.on_block(block);
+      if (!status.ok()) return status;
+    } else {
+      Array& array = arrays[block.kind()];
       if (array.bytes.empty()) {
-        absl::StatusOr<Array> zeros = Array::Zeros(call.problem.AnswerDType(block.kind(), dtype), layout.shape);
-        if (!zeros.ok()) return zeros.status();
-        array = *std::move(zeros);
+        array.dtype = call.problem.AnswerDType(block.kind(), place->dtype);
+        array.shape = place->layout->shape;
+        const absl::StatusOr<std::int64_t> bytes = ByteCount(array.dtype, array.shape);
+        if (!bytes.ok()) return bytes.status();
+        array.bytes.reserve(static_cast<std::size_t>(*bytes));
       }
-      ConvertElements(dtype, placed.bytes, array.dtype,
-                      array.bytes.data() + placed.offset_bytes / ElementBytes(dtype) * ElementBytes(array.dtype));
-      return absl::OkStatus();
-    });
-    if (status.ok() && handed_over) status = call.asked.on_block(block);
-    if (!status.ok()) return status;
-    call.Progress(0, static_cast<std::int64_t>(block.data().size()));
+      ArrayWriter writer(place->dtype, array, place->first, block.columns(), place->row_stride);
+      raw->TakeOut({data}, [&](std::size_t, absl::string_view part) { writer.Take(part); });
+    }
+    call.Progress(0, data.bytes);
   }
   call.closed = true;
   const v1::ProblemClosing& closing = response.closing();
@@ -113,7 +123,10 @@ absl::StatusOr<Answer> Stream::Impl::Receive(Call& call) {
   Answer answer;
   answer.statistics = closing.statistics();
   const auto take = [&](v1::OutputKind kind) -> absl::StatusOr<Array> {
-    if (!arrays[kind].bytes.empty()) return std::move(arrays[kind]);
+    if (Array& array = arrays[kind]; !array.bytes.empty()) {
+      array.bytes.resize(static_cast<std::size_t>(*ByteCount(array.dtype, array.shape)));
+      return std::move(array);
+    }
     // No block came: an empty output, or one whose blocks went elsewhere.
     for (const v1::OutputShape& output : closing.outputs()) {
       if (output.kind() != kind) continue;
@@ -128,7 +141,7 @@ absl::StatusOr<Answer> Stream::Impl::Receive(Call& call) {
   answer.output = *std::move(output);
   for (const int kind : call.problem.request().outputs()) {
     const auto extra = static_cast<v1::OutputKind>(kind);
-    if (call.asked.on_block && std::count(call.asked.by_block.begin(), call.asked.by_block.end(), extra) > 0) continue;
+    if (call.HandsOver(extra)) continue;
     absl::StatusOr<Array> array = take(extra);
     if (!array.ok()) return array.status();
     answer.extras.emplace_back(extra, *std::move(array));
@@ -139,12 +152,10 @@ absl::StatusOr<Answer> Stream::Impl::Receive(Call& call) {
 absl::StatusOr<Answer> Stream::Impl::Attend(const Problem& problem, const StreamCall& asked) {
   if (!alive_) return absl::FailedPreconditionError("the stream has ended; open another");
   Call call{.problem = problem, .asked = asked, .id = next_id_++};
-  call.opening.set_problem_id(call.id);
-  if (problem.request_bytes() <= piece_bytes_) {
-    *call.opening.mutable_header() = problem.request();
-  } else {
-    SplitRequest split = Split(problem.request());
-    *call.opening.mutable_header() = std::move(split.header);
+  call.request = call.header = problem.shared_request();
+  if (problem.request_bytes() > piece_bytes_) {
+    SplitRequest split = Split(*call.request);
+    call.header = std::make_shared<v1::AttendRequest>(std::move(split.header));
     call.pieces_of = std::move(split.tensors);
   }
   std::thread sender;

@@ -3,17 +3,20 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/sync_stream.h>
 
 #include <memory>
 
-#include "attnd/v1/attention.grpc.pb.h"
+#include "attnd/v1/attention.pb.h"
 #include "client/client.h"
 #include "client/wire.h"
 
 namespace attnd::client {
 
 struct Stream::Impl {
-  Impl(v1::AttentionService::Stub& stub, absl::Time deadline, std::int64_t piece_bytes, bool last);
+  // `method` is AttendStream of `channel`.
+  Impl(grpc::Channel& channel, const grpc::internal::RpcMethod& method, absl::Time deadline, std::int64_t piece_bytes,
+       bool last);
   ~Impl();
 
   absl::StatusOr<Answer> Attend(const Problem& problem, const StreamCall& call);
@@ -29,7 +32,7 @@ struct Stream::Impl {
   absl::Status Finish();
 
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::AttendStreamRequest, v1::AttendStreamResponse>> stream_;
+  std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> stream_;
   const std::int64_t piece_bytes_;
   const bool last_;  // only one problem will be asked
   std::uint64_t next_id_ = 1;

@@ -10,25 +10,25 @@ namespace attnd::client {
 
 namespace {
 
-// First what the keys stand by, then k and v, which must be whole before a row can be finished; then what each row
-// needs, and last the rows, which can be answered one after another while they arrive. Only finished rows meet w_o.
+// First whatever is not q, k, v or x: a server that has it all can pack keys and values while they arrive, and then
+// answer rows one after another while q or x does.
 constexpr absl::string_view kSendOrder[] = {"options.page_table",
                                             "options.rotary.k_positions",
-                                            "projection.b_k",
-                                            "projection.w_k",
-                                            "k",
-                                            "projection.b_v",
-                                            "projection.w_v",
-                                            "v",
+                                            "options.rotary.q_positions",
                                             "options.mask",
                                             "options.bias",
-                                            "options.rotary.q_positions",
+                                            "projection.b_k",
+                                            "projection.w_k",
+                                            "projection.b_v",
+                                            "projection.w_v",
                                             "projection.b_q",
                                             "projection.w_q",
-                                            "q",
-                                            "x",
                                             "projection.b_o",
-                                            "projection.w_o"};
+                                            "projection.w_o",
+                                            "k",
+                                            "v",
+                                            "q",
+                                            "x"};
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::FieldMask;
@@ -63,6 +63,12 @@ void Visit(const Message& message, const std::string& path, FieldMask* mask, Spl
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+absl::StatusOr<RawRequest> ReadReply(grpc::ByteBuffer& buffer, google::protobuf::Message& reply) {
+  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *reply.GetDescriptor(), kNoSkeletonLimit);
+  if (raw.ok() && raw->ParseSkeleton(reply).ok()) return raw;
+  return absl::InternalError(absl::StrCat("the server sent no valid ", reply.GetDescriptor()->full_name()));
 }
 
 absl::Span<const absl::string_view> SendOrder() { return kSendOrder; }

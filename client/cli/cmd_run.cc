@@ -29,10 +29,20 @@ class NpyBlockWriter {
       : placer_(problem), kind_(kind), path_(std::move(path)) {}
 
   absl::Status Write(const v1::Block& block) {
-    return placer_.Place(block, [this](const OutputLayout& layout, DType dtype, Placed placed) {
-      const absl::Status opened = Open(layout, dtype);
-      return opened.ok() ? file_->WriteAt(data_offset_ + placed.offset_bytes, placed.bytes) : opened;
-    });
+    const absl::string_view data = block.data();
+    const absl::StatusOr<BlockPlace> place = placer_.Place(block, static_cast<std::int64_t>(data.size()));
+    if (!place.ok()) return place.status();
+    absl::Status status = Open(*place->layout, place->dtype);
+    const std::int64_t element = ElementBytes(place->dtype);
+    // Rows that lie one behind another are one run.
+    const bool dense = place->row_stride == block.columns();
+    const std::int64_t run_bytes = (dense ? block.rows() : 1) * block.columns() * element;
+    for (std::int64_t run = 0; status.ok() && run * run_bytes < static_cast<std::int64_t>(data.size()); ++run) {
+      const std::int64_t offset_bytes = (place->first + run * place->row_stride) * element;
+      status = file_->WriteAt(data_offset_ + offset_bytes, data.substr(static_cast<std::size_t>(run * run_bytes),
+                                                                       static_cast<std::size_t>(run_bytes)));
+    }
+    return status;
   }
 
   // An output without elements had no block.

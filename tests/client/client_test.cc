@@ -83,7 +83,7 @@ TEST_F(ClientTest, PiecesComeInTheOrderInWhichTheyAreOfUse) {
   Problem problem = SmallProblem();
   problem.SetMask(Array{DType::kBool, {4, 5, 7}, std::string(4 * 5 * 7, 1)});
   ASSERT_TRUE(client_->AttendStream(problem).ok());
-  EXPECT_EQ(server_.PieceOrder(), (std::vector<std::string>{"k", "v", "options.mask", "q"}));
+  EXPECT_EQ(server_.PieceOrder(), (std::vector<std::string>{"options.mask", "k", "v", "q"}));
 }
 
 TEST_F(ClientTest, HalfWidthBothWaysAndTheCallersTypeAtTheEnd) {

@@ -106,7 +106,7 @@ TEST(ProblemTest, SplitTakesTheBytesAndNothingElse) {
   const SplitRequest split = Split(problem->request());
   std::vector<std::string> paths;
   for (const auto& [path, data] : split.tensors) paths.push_back(path);
-  EXPECT_EQ(paths, (std::vector<std::string>{"k", "v", "options.mask", "q"}));
+  EXPECT_EQ(paths, (std::vector<std::string>{"options.mask", "k", "v", "q"}));
   v1::AttendRequest expected = problem->request();
   expected.mutable_q()->clear_data();
   expected.mutable_k()->clear_data();
