@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "client/decode.h"
 #include "client/encode.h"
 #include "client/join.h"
 #include "client/stream_impl.h"
@@ -82,7 +83,7 @@ absl::StatusOr<Answer> Stream::Impl::Receive(Call& call) {
       call.ended = true;
       return absl::UnavailableError("");  // Attend asks the stream why
     }
-    absl::StatusOr<RawRequest> raw = ReadReply(buffer, response);
+    absl::StatusOr<RawRequest> raw = SplitReply(buffer, response);
     if (!raw.ok()) return raw.status();
     if (response.problem_id() != call.id) {
       return absl::InternalError(

@@ -65,12 +65,6 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-absl::StatusOr<RawRequest> ReadReply(grpc::ByteBuffer& buffer, google::protobuf::Message& reply) {
-  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *reply.GetDescriptor(), kNoSkeletonLimit);
-  if (raw.ok() && raw->ParseSkeleton(reply).ok()) return raw;
-  return absl::InternalError(absl::StrCat("the server sent no valid ", reply.GetDescriptor()->full_name()));
-}
-
 absl::Span<const absl::string_view> SendOrder() { return kSendOrder; }
 
 SplitRequest Split(const v1::AttendRequest& request) {

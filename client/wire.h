@@ -1,10 +1,7 @@
-// What the client's calls share: the one place that turns gRPC's status into ours, replies out of the slices that gRPC
-// read, and requests without their bytes.
+// What the client's calls share: the one place that turns gRPC's status into ours, and requests without their bytes.
 // Thread rule: pure functions.
 #pragma once
 
-#include <google/protobuf/message.h>
-#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
 #include <string>
@@ -12,20 +9,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "attnd/v1/attention.pb.h"
-#include "proto/wire/raw_request.h"
 
 namespace attnd::client {
 
 // The same code and words.
 absl::Status FromGrpc(const grpc::Status& status);
-
-// Fills `reply`, whose `bytes` fields are DataExtents into the result, and empties `buffer`. INTERNAL when the bytes are
-// no such message: they come from a server.
-absl::StatusOr<RawRequest> ReadReply(grpc::ByteBuffer& buffer, google::protobuf::Message& reply);
 
 // A request without tensor bytes, and the bytes by the path that pieces name them with, in the order in which a server
 // can use them. They point into the request.

@@ -58,7 +58,10 @@ class Worker {
  private:
   // The problem to make narrower, where calls do that.
   std::optional<Problem> OwnCopy() const {
-    return options_.wire_dtype ? std::optional<Problem>(problem_) : std::nullopt;
+    if (!options_.wire_dtype) return std::nullopt;
+    std::optional<Problem> own = problem_;
+    own->options();  // a copy to change, of every tensor
+    return own;
   }
 
   absl::StatusOr<Answer> Call(std::optional<Problem>& own) {

@@ -175,6 +175,48 @@ TEST(ArrayTest, ConvertElementsNeedsNoAlignmentAndMovesEqualTypesAsTheyAre) {
   EXPECT_EQ(same, signalling);
 }
 
+// Columns 1 and 2 of two rows of four, and what lies between and before them.
+TEST(ArrayTest, AWriterFillsRunsWhereverItsBytesAreCut) {
+  const Array came = Array::Of({4}, std::vector<float>{1, 2, 3, 4});
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kFloat64}) {
+    const std::vector<double> right = {0, 1, 2, 0, 0, 3, 4};
+    for (std::size_t first_cut = 0; first_cut <= 16; ++first_cut) {
+      for (std::size_t second_cut = first_cut; second_cut <= 16; ++second_cut) {
+        Array array{dtype, {2, 4}, {}};
+        ArrayWriter writer(DType::kFloat32, array, 1, 2, 4);
+        const absl::string_view bytes = came.bytes;
+        writer.Take(bytes.substr(0, first_cut));
+        writer.Take(bytes.substr(first_cut, second_cut - first_cut));
+        writer.Take(bytes.substr(second_cut));
+        ASSERT_EQ(array.elements(), 7) << first_cut << " " << second_cut;
+        for (std::size_t i = 0; i < right.size(); ++i) EXPECT_EQ(array.At(static_cast<std::int64_t>(i)), right[i]);
+      }
+    }
+  }
+}
+
+TEST(ArrayTest, LaterRowsMayComeFirst) {
+  const Array came = Array::Of({2}, std::vector<float>{5, 6});
+  Array array{DType::kBFloat16, {3, 2}, {}};
+  for (const std::int64_t row : {1, 0, 2}) ArrayWriter(DType::kFloat32, array, 2 * row, 2, 2).Take(came.bytes);
+  EXPECT_EQ(array.bytes, Convert(Array::Of({6}, std::vector<float>{5, 6, 5, 6, 5, 6}), DType::kBFloat16)->bytes);
+}
+
+// More than is converted at a time, by parts that cut elements.
+TEST(ArrayTest, AWriterTakesPartsOfAnySize) {
+  Array came = *Array::Zeros(DType::kFloat64, {30000});
+  for (std::int64_t i = 0; i < came.elements(); ++i) came.Set(i, static_cast<double>(i) / 4);
+  for (const std::size_t size : {std::size_t{7}, std::size_t{16384}, std::size_t{50001}, came.bytes.size()}) {
+    Array array{DType::kFloat32, {30000}, {}};
+    ArrayWriter writer(DType::kFloat64, array, 0, 30000, 0);
+    for (std::size_t at = 0; at < came.bytes.size(); at += size) {
+      writer.Take(absl::string_view(came.bytes).substr(at, size));
+    }
+    ASSERT_EQ(array.elements(), 30000);
+    for (std::int64_t i = 0; i < 30000; ++i) ASSERT_EQ(array.At(i), static_cast<double>(i) / 4) << size;
+  }
+}
+
 TEST(ArrayTest, ConvertKeepsShapeAndRounds) {
   const absl::StatusOr<Array> half = Convert(Array::Of({2, 1}, std::vector<float>{0.1F, -3}), DType::kFloat16);
   ASSERT_TRUE(half.ok());

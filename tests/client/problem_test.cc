@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
+#include <memory>
 
 #include "client/cli/slice.h"
 #include "client/wire.h"
@@ -250,6 +252,32 @@ TEST(ProblemTest, AnswersGoBackToTheCallersTypeOnlyWhereThatIsWider) {
   Problem twice = half;
   ASSERT_TRUE(twice.SetWireDType(DType::kBFloat16).ok());
   EXPECT_EQ(output(twice), DType::kFloat32);
+}
+
+TEST(ProblemTest, ARequestThatIsHeldDoesNotChangeAndOneThatIsNotIsNotCopied) {
+  Problem problem = *Problem::FromQkv(Array::Of({1, 1}, std::vector<float>{1}), Array::Of({1, 1}, std::vector<float>{2}),
+                                      Array::Of({1, 1}, std::vector<float>{3}));
+  const v1::AttendRequest* const first = &problem.request();
+  problem.options().set_causal(true);
+  EXPECT_EQ(&problem.request(), first);
+  const std::function<void(Problem&)> changes[] = {
+      [](Problem& p) { p.options().set_scale(2); },
+      [](Problem& p) { p.SetMask(Array{DType::kBool, {1}, "\1"}); },
+      [](Problem& p) { p.SetBias(Array::Of({1}, std::vector<float>{1})); },
+      [](Problem& p) { p.SetPriority(v1::PRIORITY_LOW); },
+      [](Problem& p) { p.Want(v1::OUTPUT_KIND_LSE); },
+      [](Problem& p) { EXPECT_TRUE(p.SetWireDType(DType::kFloat16).ok()); },
+  };
+  for (const auto& change : changes) {
+    const Problem before = problem;
+    EXPECT_EQ(&before.request(), &problem.request());
+    const std::shared_ptr<const v1::AttendRequest> held = problem.shared_request();
+    const std::string bytes = held->SerializeAsString();
+    change(problem);
+    EXPECT_EQ(held->SerializeAsString(), bytes);
+    EXPECT_EQ(before.request().SerializeAsString(), bytes);
+    EXPECT_NE(problem.request().SerializeAsString(), bytes);
+  }
 }
 
 TEST(ProblemTest, WireDTypeNamesTheTensorThatHoldsNoFloats) {
