@@ -59,9 +59,9 @@ struct Array {
   void Set(std::int64_t index, double value);
 };
 
-// Puts elements that come as bytes in parts, cut anywhere, into an array of another or the same float type, each rounded
-// once. Runs of `columns` elements, each as far from the one before as `stride`, are filled one after another; the array's
-// bytes grow as far as the last element that came, zero between.
+// Puts elements that come as bytes in parts, cut anywhere, into an array of another or the same float type, each
+// rounded once. Runs of `columns` elements, each as far from the one before as `stride`, are filled one after another;
+// the array's bytes grow as far as the last element that came, zero between.
 class ArrayWriter {
  public:
   // From element `first` of `to` on.
@@ -78,8 +78,8 @@ class ArrayWriter {
   Array& to_;
   std::int64_t next_;  // element of `to` that comes next
   const std::int64_t columns_, stride_;
-  std::int64_t left_;         // elements of the run that have not come
-  char cut_[8] = {};          // the beginning of an element whose rest has not come
+  std::int64_t left_;  // elements of the run that have not come
+  char cut_[8] = {};   // the beginning of an element whose rest has not come
   std::size_t cut_bytes_ = 0;
 };
 

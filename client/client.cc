@@ -112,7 +112,8 @@ std::unique_ptr<Stream> Client::OpenStream(const CallOptions& options) {
 
 absl::StatusOr<Answer> Client::AttendStream(const Problem& problem, const StreamCall& call,
                                             const CallOptions& options) {
-  return Stream::Impl(*impl_->channel, *impl_->attend_stream, impl_->Deadline(options), impl_->options.piece_bytes, /*last=*/true)
+  return Stream::Impl(*impl_->channel, *impl_->attend_stream, impl_->Deadline(options), impl_->options.piece_bytes,
+                      /*last=*/true)
       .Attend(problem, call);
 }
 

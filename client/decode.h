@@ -1,6 +1,5 @@
-// The only reader of replies: out of the slices that gRPC read, tensor bytes are copied once, to their arrays. Bytes that
-// are no reply, or that contradict themselves, are INTERNAL: they come from a server.
-// Thread rule: pure functions.
+// The only reader of replies: out of the slices that gRPC read, tensor bytes are copied once, to their arrays. Bytes
+// that are no reply, or that contradict themselves, are INTERNAL: they come from a server. Thread rule: pure functions.
 #pragma once
 
 #include <google/protobuf/message.h>

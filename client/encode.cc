@@ -87,8 +87,7 @@ grpc::ByteBuffer EncodePiece(std::uint64_t problem_id, const std::string& tensor
   const auto data_bytes = static_cast<std::size_t>(bytes);
   const std::string head = piece.SerializeAsString() + FieldHead(v1::TensorPiece::kDataFieldNumber, data_bytes);
   SliceWriter writer;
-  writer.Append(
-      PartHead(problem_id, v1::AttendStreamRequest::kPieceFieldNumber, head.size() + data_bytes));
+  writer.Append(PartHead(problem_id, v1::AttendStreamRequest::kPieceFieldNumber, head.size() + data_bytes));
   writer.Append(head);
   writer.Append(OwnedBytes{request, reinterpret_cast<const std::byte*>(data.data()) + offset_bytes, bytes});
   return writer.Finish();

@@ -30,8 +30,7 @@ absl::StatusOr<BlockPlace> BlockPlacer::Place(const v1::Block& block, std::int64
   const std::int64_t element = ElementBytes(dtype);
   if (dtype != progress.dtype || !Inside(block.batch(), 1, layout.batch) || !Inside(block.head(), 1, layout.heads) ||
       !Inside(block.first_row(), block.rows(), layout.rows) ||
-      !Inside(block.first_column(), block.columns(), layout.columns) ||
-      data_bytes % (block.columns() * element) != 0 ||
+      !Inside(block.first_column(), block.columns(), layout.columns) || data_bytes % (block.columns() * element) != 0 ||
       data_bytes / (block.columns() * element) != block.rows()) {
     return absl::InternalError(
         absl::StrCat("the server sent a block that does not fit ", Name(block.kind()), " ", ShapeText(layout.shape)));

@@ -94,8 +94,8 @@ absl::StatusOr<Array> ToArrayHead(const v1::Tensor& tensor, std::int64_t bytes) 
   }
   const absl::StatusOr<std::int64_t> expected = ByteCount(array.dtype, array.shape);
   if (!expected.ok() || *expected != bytes) {
-    return absl::InternalError(absl::StrCat("the server answered ", bytes, " bytes for ", Name(array.dtype), " ",
-                                            ShapeText(array.shape)));
+    return absl::InternalError(
+        absl::StrCat("the server answered ", bytes, " bytes for ", Name(array.dtype), " ", ShapeText(array.shape)));
   }
   return array;
 }

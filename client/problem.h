@@ -53,8 +53,8 @@ class Problem {
   // stays so in request(). The output travels in the same type unless options().output_dtype asks for one, and an
   // answer holds it in the type that q (or x) had where that is wider. INVALID_ARGUMENT names a tensor without floats.
   absl::Status SetWireDType(DType dtype);
-  // Everything else: scale, causal, lengths, ... Its layout is FromQkv's. Not to be kept: the reference is good until the
-  // next call with this problem, or of a method that changes it.
+  // Everything else: scale, causal, lengths, ... Its layout is FromQkv's. Not to be kept: the reference is good until
+  // the next call with this problem, or of a method that changes it.
   v1::Options& options() { return *Mutable().mutable_options(); }
   // What share of the server's compute it gets; never changes an answer.
   void SetPriority(v1::Priority priority) { Mutable().set_priority(priority); }

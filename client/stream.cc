@@ -43,8 +43,8 @@ Stream::Impl::Impl(grpc::Channel& channel, const grpc::internal::RpcMethod& meth
                    std::int64_t piece_bytes, bool last)
     : piece_bytes_(std::max<std::int64_t>(piece_bytes, 1)), last_(last) {
   context_.set_deadline(absl::ToChronoTime(deadline));
-  stream_.reset(
-      grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(&channel, method, &context_));
+  stream_.reset(grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(&channel, method,
+                                                                                                      &context_));
 }
 
 Stream::Impl::~Impl() {
@@ -96,8 +96,8 @@ absl::StatusOr<Answer> Stream::Impl::Receive(Call& call) {
     if (!place.ok()) return place.status();
     if (call.HandsOver(block.kind())) {
       block.mutable_data()->clear();
-      raw->TakeOut({data},
-                   [&](std::size_t, absl::string_view part) { block.mutable_data()->append(part.data(), part.size()); });
+      raw->TakeOut(
+          {data}, [&](std::size_t, absl::string_view part) { block.mutable_data()->append(part.data(), part.size()); });
       const absl::Status status = call.asked.on_block(block);
       if (!status.ok()) return status;
     } else {

@@ -6,8 +6,8 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include "absl/status/statusor.h"
-#include "server/engine.h"
 #include "proto/wire/raw_request.h"
+#include "server/engine.h"
 
 namespace attnd::server {
 

@@ -258,9 +258,9 @@ absl::StatusOr<RawRequest> RawRequest::Split(grpc::ByteBuffer& buffer, const Des
   Splitter splitter(request.slices_, skeleton_bytes_max, request.skeleton_);
   if (!splitter.Fields(walks.Of(type), bytes)) return NoMessage(type);
   if (splitter.skeleton_bytes() > skeleton_bytes_max) {
-    return absl::ResourceExhaustedError(absl::StrCat("bytes of the message beside the tensors': ",
-                                                     splitter.skeleton_bytes(), " needed, ", skeleton_bytes_max,
-                                                     " allowed"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("bytes of the message beside the tensors': ", splitter.skeleton_bytes(), " needed, ",
+                     skeleton_bytes_max, " allowed"));
   }
   return request;
 }

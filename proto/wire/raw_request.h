@@ -43,8 +43,8 @@ struct DataCopy {
 
 class RawRequest {
  public:
-  // Takes the slices; `buffer` is empty afterwards. `type` is one of the contract's. INVALID_ARGUMENT when the bytes are
-  // no message of that type, RESOURCE_EXHAUSTED when more than `skeleton_bytes_max` are not tensor data.
+  // Takes the slices; `buffer` is empty afterwards. `type` is one of the contract's. INVALID_ARGUMENT when the bytes
+  // are no message of that type, RESOURCE_EXHAUSTED when more than `skeleton_bytes_max` are not tensor data.
   static absl::StatusOr<RawRequest> Split(grpc::ByteBuffer& buffer, const google::protobuf::Descriptor& type,
                                           std::int64_t skeleton_bytes_max);
 

@@ -11,6 +11,9 @@ answers faster), the time inside attention that each server states, and p50 of a
 Python service has no streams: beside attnd's stream rows stands its unary call. float16 rows convert in every call,
 both ways.
 
+The echo rows are attnd alone: tensor bytes through the server and back without attention (no row counts, so all answers
+are 0), as GB a second of tensors, both ways together, over TCP and over a Unix socket.
+
 The last rows answer a small problem again and again while one of --giant_keys tokens runs on another connection: p99
 of the small calls and the time of the giant, each alone and in company. --giant_keys 0 leaves them out.
 """
@@ -37,21 +40,25 @@ ROWS = [
     ("1,8,4096,128", "stream"),
 ]
 SMALL = "1,1,5,64"
+ECHO = "1,8,8192,64"  # 48 MiB there, 16 MiB back
 TIMEOUT_MS = 600_000
 START_SECONDS_MAX = 120
 
 
 class Service:
-    """A server process on a port of the system's choice that writes it to --port_file. Ended by its own id."""
+    """A server process on a port of the system's choice that writes it to --port_file, and on a Unix socket where its
+    program takes one. Ended by its own id."""
 
-    def __init__(self, name, command, threads):
+    def __init__(self, name, command, threads, unix=False):
         self.name = name
         self._folder = tempfile.TemporaryDirectory(prefix="service-bench-")
         folder = pathlib.Path(self._folder.name)
         self._log, port_file = folder / "log", folder / "port"
+        self.unix_address = f"unix:{folder / 'socket'}"
+        listen = f"--listen=127.0.0.1:0,{self.unix_address}" if unix else "--listen=127.0.0.1:0"
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
-                [*command, "--listen=127.0.0.1:0", f"--port_file={port_file}", f"--threads={threads}"],
+                [*command, listen, f"--port_file={port_file}", f"--threads={threads}"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -91,8 +98,8 @@ class Attn:
     def __init__(self, path):
         self._path = path
 
-    def start(self, service, command, *arguments):
-        words = [str(self._path), command, "--json", f"--server={service.address}", f"--timeout_ms={TIMEOUT_MS}"]
+    def start(self, address, command, *arguments):
+        words = [str(self._path), command, "--json", f"--server={address}", f"--timeout_ms={TIMEOUT_MS}"]
         return subprocess.Popen([*words, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     @staticmethod
@@ -102,12 +109,12 @@ class Attn:
             sys.exit(f"service_bench: {err.strip()}")
         return json.loads(out)
 
-    def bench(self, service, shape, seconds, *arguments):
+    def bench(self, address, shape, seconds, *arguments):
         words = [f"--shape={shape}", f"--duration_s={seconds}", *arguments]
-        return self.result(self.start(service, "bench", *words))
+        return self.result(self.start(address, "bench", *words))
 
     def info(self, service):
-        return self.result(self.start(service, "info"))
+        return self.result(self.start(service.address, "info"))
 
 
 def measure_row(attn, attnd, other, shape, call, dtype, options):
@@ -115,8 +122,8 @@ def measure_row(attn, attnd, other, shape, call, dtype, options):
     streamed = ["--stream"] if call == "stream" else []
     pairs = []
     for _ in range(options.pairs):
-        ours = attn.bench(attnd, shape, options.seconds, *converted, *streamed)
-        pairs.append((ours, attn.bench(other, shape, options.seconds, *converted)))
+        ours = attn.bench(attnd.address, shape, options.seconds, *converted, *streamed)
+        pairs.append((ours, attn.bench(other.address, shape, options.seconds, *converted)))
 
     def median(of):
         return statistics.median(of(ours, theirs) for ours, theirs in pairs)
@@ -134,19 +141,38 @@ def measure_row(attn, attnd, other, shape, call, dtype, options):
     }
 
 
+def measure_echo(attn, attnd, options):
+    ways = [(name, call) for name in ("TCP", "Unix") for call in ("unary", "stream")]
+    results = {way: [] for way in ways}
+    for _ in range(options.pairs):
+        for name, call in ways:
+            address = attnd.unix_address if name == "Unix" else attnd.address
+            streamed = ["--stream"] if call == "stream" else []
+            results[name, call].append(attn.bench(address, ECHO, options.seconds, "--q_len=0", *streamed))
+    for name, call in ways:
+        yield {
+            "row": "echo",
+            "shape": ECHO,
+            "socket": name,
+            "call": call,
+            "gb_per_second": statistics.median(r["bytes_per_second"] for r in results[name, call]) / 1e9,
+            "p50_ms": statistics.median(r["latency_us"]["p50"] for r in results[name, call]) / 1e3,
+        }
+
+
 def giant_and_small(attn, service, options):
     keys = options.giant_keys
     giant = [f"--shape=1,1,{keys},64", "--duration_s=0.01", "--warm_up_calls=0"]
-    small_alone = attn.bench(service, SMALL, options.seconds)
-    giant_alone = attn.result(attn.start(service, "bench", *giant))
+    small_alone = attn.bench(service.address, SMALL, options.seconds)
+    giant_alone = attn.result(attn.start(service.address, "bench", *giant))
     idle = attn.info(service)["memory_bytes_used"]
-    running = attn.start(service, "bench", *giant)
+    running = attn.start(service.address, "bench", *giant)
     try:
         # It runs when the server holds it: its tensors and more.
         while attn.info(service)["memory_bytes_used"] - idle < 3 * keys * 64 * 4 and running.poll() is None:
             time.sleep(0.01)
         seconds = max(0.1, min(options.seconds, giant_alone["latency_us"]["max"] / 1e6 / 2))
-        small_beside = attn.bench(service, SMALL, seconds)
+        small_beside = attn.bench(service.address, SMALL, seconds)
         ended_first = running.poll() is not None
         giant_beside = attn.result(running)
     finally:
@@ -166,7 +192,7 @@ def giant_and_small(attn, service, options):
 
 
 class Report:
-    """One JSON object a line, or two tables for people."""
+    """One JSON object a line, or tables for people."""
 
     def __init__(self, as_json):
         self._json = as_json
@@ -193,6 +219,13 @@ class Report:
         line = f"{r['row']:14} {r['call']:6} {r['wire_dtype']:8} {r['attnd_p50_ms']:11.3f} {r['python_p50_ms']:11.3f}"
         line += f" {r['times_faster']:7.2f} {r['attnd_compute_ms']:11.3f} {r['python_compute_ms']:11.3f}"
         self.row(r, f"{line} {r['attnd_overhead_ms']:11.3f}")
+
+    def echo_head(self):
+        self.text(f"\n{ECHO} through the server without attention")
+        self.text(f"{'socket':8} {'call':6} {'GB/s':>11} {'p50, ms':>11}")
+
+    def echo(self, r):
+        self.row(r, f"{r['socket']:8} {r['call']:6} {r['gb_per_second']:11.2f} {r['p50_ms']:11.3f}")
 
     def giant_head(self, keys):
         self.text(f"\n{SMALL} beside one of {keys} tokens on another connection")
@@ -223,7 +256,7 @@ def main():
         if not program.exists():
             parser.error(f"{program} is not there; build first, and see {script.name} for --python")
     with (
-        Service("attnd", [str(options.bin / "attnd")], options.threads) as attnd,
+        Service("attnd", [str(options.bin / "attnd")], options.threads, unix=True) as attnd,
         Service("Python", [str(options.python), str(script)], options.threads) as other,
     ):
         report.services(attn.info(attnd), other.log.splitlines()[0])
@@ -233,6 +266,10 @@ def main():
         for dtype in ("float32", "float16"):
             for shape, call in chosen:
                 report.call(measure_row(attn, attnd, other, shape, call, dtype, options))
+        if options.only in "echo":
+            report.echo_head()
+            for row in measure_echo(attn, attnd, options):
+                report.echo(row)
         if options.giant_keys > 0 and options.only in "giant_and_small":
             report.giant_head(options.giant_keys)
             for service in (attnd, other):

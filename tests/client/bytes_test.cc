@@ -179,8 +179,8 @@ TEST(BytesTest, GarbageInPlaceOfAReplyIsInternalAndTheNextCallIsGood) {
   const std::unique_ptr<Client> client = *Client::Connect(server.target);
   const Problem problem = Filled(100);
   const std::string good = Zeros(100).SerializeAsString();
-  for (const std::string& bytes : {std::string(), std::string("\xff"), std::string(100000, '\x0a'), good.substr(0, 1000),
-                                   good.substr(0, good.size() - 1), good + "\x0a\x05"}) {
+  for (const std::string& bytes : {std::string(), std::string("\xff"), std::string(100000, '\x0a'),
+                                   good.substr(0, 1000), good.substr(0, good.size() - 1), good + "\x0a\x05"}) {
     server.reply = bytes;
     EXPECT_EQ(client->Attend(problem).status().code(), absl::StatusCode::kInternal) << bytes.size();
   }
@@ -199,8 +199,8 @@ TEST(BytesTest, GarbageInAStreamIsInternalAndEndsIt) {
   block.mutable_block()->set_columns(64);
   block.mutable_block()->set_data(std::string(100 * 64 * 4, 'o'));
   const std::string good = block.SerializeAsString();
-  for (const std::string& bytes :
-       {std::string(), std::string("\xff"), good.substr(0, good.size() - 1), good + "\x12\x05", good + "\x12\x02\x4a\x00"}) {
+  for (const std::string& bytes : {std::string(), std::string("\xff"), good.substr(0, good.size() - 1),
+                                   good + "\x12\x05", good + "\x12\x02\x4a\x00"}) {
     server.replies = {good, bytes};
     const std::unique_ptr<Stream> stream = client->OpenStream();
     EXPECT_EQ(stream->Attend(Filled(100)).status().code(), absl::StatusCode::kInternal) << bytes.size();
@@ -271,8 +271,8 @@ TEST(BytesTest, CallsThatAreGivenUpSendTensorsAsTheyWere) {
     const std::string sent = peer.Sent();
     ASSERT_GT(sent.size(), std::size_t{1} << 20);
     // All that is no tensor: the connection's preface, the calls' headers, and nine bytes before every 16 KiB.
-    const auto others = static_cast<std::size_t>(
-        std::count_if(sent.begin(), sent.end(), [](char byte) { return byte != 'Z'; }));
+    const auto others =
+        static_cast<std::size_t>(std::count_if(sent.begin(), sent.end(), [](char byte) { return byte != 'Z'; }));
     EXPECT_LT(others, 2000 + sent.size() / 16384 * 9);
   }
 }

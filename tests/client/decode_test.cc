@@ -134,9 +134,9 @@ TEST(DecodeTest, RepliesOfOtherEncodersAreReadAsStockProtobufReadsThem) {
   v1::AttendResponse longer_before = late;
   longer_before.mutable_output()->clear_shape();
   longer_before.mutable_output()->set_data(std::string(5000, 'x'));
-  for (const std::string& wire : {whole.SerializeAsString() + late.SerializeAsString(),
-                                  longer_before.SerializeAsString() + whole.SerializeAsString() +
-                                      late.SerializeAsString()}) {
+  for (const std::string& wire :
+       {whole.SerializeAsString() + late.SerializeAsString(),
+        longer_before.SerializeAsString() + whole.SerializeAsString() + late.SerializeAsString()}) {
     const std::string right = Stock(problem, wire);
     EXPECT_NE(right, "refused");
     EXPECT_EQ(Decoded(problem, CutIntoSlices(wire, [] { return 64; })), right);
@@ -145,7 +145,8 @@ TEST(DecodeTest, RepliesOfOtherEncodersAreReadAsStockProtobufReadsThem) {
     RandomWire random(seed);
     // After a good output, so that what comes next is looked at.
     const std::string wire = late.SerializeAsString() + random.Message(*v1::AttendResponse::descriptor());
-    EXPECT_EQ(Decoded(problem, CutIntoSlices(wire, [&] { return 1 + random.Below(50); })), Stock(problem, wire)) << seed;
+    EXPECT_EQ(Decoded(problem, CutIntoSlices(wire, [&] { return 1 + random.Below(50); })), Stock(problem, wire))
+        << seed;
   }
 }
 

@@ -255,14 +255,17 @@ TEST(ProblemTest, AnswersGoBackToTheCallersTypeOnlyWhereThatIsWider) {
 }
 
 TEST(ProblemTest, ARequestThatIsHeldDoesNotChangeAndOneThatIsNotIsNotCopied) {
-  Problem problem = *Problem::FromQkv(Array::Of({1, 1}, std::vector<float>{1}), Array::Of({1, 1}, std::vector<float>{2}),
-                                      Array::Of({1, 1}, std::vector<float>{3}));
+  Problem problem =
+      *Problem::FromQkv(Array::Of({1, 1}, std::vector<float>{1}), Array::Of({1, 1}, std::vector<float>{2}),
+                        Array::Of({1, 1}, std::vector<float>{3}));
   const v1::AttendRequest* const first = &problem.request();
   problem.options().set_causal(true);
   EXPECT_EQ(&problem.request(), first);
   const std::function<void(Problem&)> changes[] = {
       [](Problem& p) { p.options().set_scale(2); },
-      [](Problem& p) { p.SetMask(Array{DType::kBool, {1}, "\1"}); },
+      [](Problem& p) {
+        p.SetMask(Array{DType::kBool, {1}, "\1"});
+      },
       [](Problem& p) { p.SetBias(Array::Of({1}, std::vector<float>{1})); },
       [](Problem& p) { p.SetPriority(v1::PRIORITY_LOW); },
       [](Problem& p) { p.Want(v1::OUTPUT_KIND_LSE); },

@@ -11,14 +11,14 @@
 #include "attnd/v1/attention.pb.h"
 #include "core/attention.h"
 #include "core/cost.h"
-#include "server/wire/decode.h"
 #include "proto/wire/raw_request.h"
+#include "server/wire/decode.h"
 #include "tests/proto/messages.h"
 
 namespace {
 
-using attnd::server::DataRule;
 using attnd::RawRequest;
+using attnd::server::DataRule;
 
 constexpr attnd::ProblemLimits kLimits = {1 << 12, 1 << 16};
 constexpr std::int64_t kTinyFlops = 1 << 16;

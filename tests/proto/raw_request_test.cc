@@ -23,8 +23,8 @@ using google::protobuf::Message;
 
 // What a server reads, then what a client reads.
 std::vector<const Message*> Types() {
-  return {&v1::AttendRequest::default_instance(), &v1::AttendStreamRequest::default_instance(),
-          &v1::PlanRequest::default_instance(),   &v1::InfoRequest::default_instance(),
+  return {&v1::AttendRequest::default_instance(),  &v1::AttendStreamRequest::default_instance(),
+          &v1::PlanRequest::default_instance(),    &v1::InfoRequest::default_instance(),
           &v1::AttendResponse::default_instance(), &v1::AttendStreamResponse::default_instance()};
 }
 
@@ -190,8 +190,7 @@ TEST(RawRequestTest, ASkeletonHoldsNoTensorBytesAndIsBounded) {
   buffer = Whole(request.SerializeAsString());
   const absl::Status status = RawRequest::Split(buffer, *request.GetDescriptor(), 100).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(std::string(status.message()),
-            "bytes of the message beside the tensors': 112 needed, 100 allowed");
+  EXPECT_EQ(std::string(status.message()), "bytes of the message beside the tensors': 112 needed, 100 allowed");
   // Beyond the limit bytes that are no message are still that.
   buffer = Whole(request.SerializeAsString() + "\xff");
   EXPECT_EQ(RawRequest::Split(buffer, *request.GetDescriptor(), 100).status().code(),
