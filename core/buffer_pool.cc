@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 
+std::size_t WholePages(std::size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
 void* Map(std::size_t bytes) {
   void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (block == MAP_FAILED) throw std::bad_alloc();
@@ -58,8 +60,9 @@ void BufferPool::SetBytesMax(std::int64_t bytes_max) {
 }
 
 void* BufferPool::Take(std::size_t bytes) {
-  const std::size_t size = BlockBytes(bytes);
+  const std::size_t size = BlockBytes(bytes), wanted = WholePages(bytes);
   void* block = nullptr;
+  std::size_t touched = 0;
   {
     const std::lock_guard lock(mutex_);
     const auto same = by_size_.find(size);
@@ -67,11 +70,14 @@ void* BufferPool::Take(std::size_t bytes) {
       const auto newest = same->second.back();
       same->second.pop_back();
       block = newest->block;
+      touched = newest->touched;
       bytes_kept_ -= static_cast<std::int64_t>(size);
       kept_.erase(newest);
     }
   }
   if (block == nullptr) block = Map(size);
+  // The larger buffer before left pages that nobody would count.
+  if (touched > wanted) madvise(static_cast<std::byte*>(block) + wanted, touched - wanted, MADV_DONTNEED);
   ASAN_UNPOISON_MEMORY_REGION(block, bytes);
   ASAN_POISON_MEMORY_REGION(static_cast<std::byte*>(block) + bytes, size - bytes);
   return block;
@@ -83,7 +89,7 @@ void BufferPool::Give(void* block, std::size_t bytes, absl::Time now) noexcept {
   KeptList out;
   bool kept = false;
   try {
-    KeptList in = {{block, size, now}};
+    KeptList in = {{block, size, WholePages(bytes), now}};
     const std::lock_guard lock(mutex_);
     if (static_cast<std::int64_t>(size) <= bytes_max_) {
       by_size_[size].push_back(in.begin());

@@ -2,7 +2,8 @@
 //
 // A block that is given back is kept while all kept blocks together are at most bytes_max (the oldest leaves first),
 // and until ReleaseOlderThan finds that nobody took it. Sizes are rounded up by at most an eighth, so that a block fits
-// buffers of about its size. Thread rule: every function from any thread.
+// buffers of about its size; of a block that is taken no page beyond the buffer is resident, whatever it held before.
+// Thread rule: every function from any thread.
 #pragma once
 
 #include <cstddef>
@@ -46,6 +47,7 @@ class BufferPool {
   struct Kept {
     void* block;
     std::size_t bytes;
+    std::size_t touched;  // whole pages from its start; those behind are not resident
     absl::Time given;
   };
   using KeptList = std::list<Kept>;

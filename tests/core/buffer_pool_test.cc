@@ -2,7 +2,10 @@
 #include "core/buffer_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -48,6 +51,39 @@ TEST(BufferPoolTest, ABlockThatCameBackIsTheNextOfItsSize) {
   pool.Give(again, kMiB - 1000, At(1));
   pool.Give(other, 2 * kMiB, At(2));
   EXPECT_EQ(pool.bytes_kept(), static_cast<std::int64_t>(3 * kMiB));
+}
+
+// Pages of [block, block + bytes) that the system holds in memory, by its own word.
+std::ptrdiff_t ResidentPages(void* block, std::size_t bytes) {
+  std::vector<unsigned char> pages(bytes / static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
+  EXPECT_EQ(mincore(block, bytes, pages.data()), 0);
+  return std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
+}
+
+TEST(BufferPoolTest, ASmallerBufferHoldsNoPagesOfTheLargerOneBefore) {
+  BufferPool pool;
+  pool.SetBytesMax(kKeepAll);
+  const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t full = 9 * kMiB, small = 8 * kMiB + 2 * page + 1;
+  ASSERT_EQ(BufferPool::BlockBytes(small), full);
+  auto* const block = static_cast<unsigned char*>(pool.Take(full));
+  EXPECT_EQ(ResidentPages(block, full), 0);
+  std::memset(block, 1, full);
+  EXPECT_EQ(ResidentPages(block, full), static_cast<std::ptrdiff_t>(full / page));
+  pool.Give(block, full, At(0));
+
+  // Its own pages stay, with what is in them: they are neither fetched nor cleared again.
+  for (int time = 1; time <= 3; ++time) {
+    ASSERT_EQ(pool.Take(small), block);
+    EXPECT_EQ(ResidentPages(block, full), static_cast<std::ptrdiff_t>(small / page) + 1);
+    EXPECT_EQ(std::count(block, block + small, 1), static_cast<std::ptrdiff_t>(small));
+    pool.Give(block, small, At(time));
+  }
+  // Larger again: the pages that left come as fresh ones.
+  ASSERT_EQ(pool.Take(full), block);
+  EXPECT_EQ(ResidentPages(block, full), static_cast<std::ptrdiff_t>(small / page) + 1);
+  EXPECT_EQ(std::count(block + small + page, block + full, 0), static_cast<std::ptrdiff_t>(full - small - page));
+  pool.Give(block, full, At(4));
 }
 
 TEST(BufferPoolTest, TheLimitHoldsAndTheOldestLeavesFirst) {
