@@ -6,12 +6,14 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "core/arrival.h"
 #include "core/checked.h"
 #include "core/flush_subnormals.h"
 #include "core/gemm.h"
+#include "core/open_blocks.h"
 #include "core/pack.h"
 #include "core/projection.h"
 #include "core/reference.h"
@@ -122,6 +124,32 @@ struct RightHere {
   }
 };
 
+// A unit that goes on where it was: it keeps the scratch that holds what it came to, which it got from the worker that
+// began it and leaves to the one that ends it.
+class ResumableUnit : public Rest {
+ public:
+  explicit ResumableUnit(WorkerContext& context) : scratch_(std::move(context.scratch)) {}
+  bool Run(WorkerContext& context) final {
+    if (!GoOn(context, scratch_)) return false;
+    context.scratch = std::move(scratch_);
+    return true;
+  }
+
+ private:
+  // False when it gave way, true when it is done or was stopped.
+  virtual bool GoOn(const WorkerContext& context, Scratch& scratch) = 0;
+
+  Scratch scratch_;
+};
+
+// Begins a unit; what is left of it when it gave way.
+template <class Unit, class... Arguments>
+std::unique_ptr<Rest> Begin(WorkerContext& context, Arguments&&... arguments) {
+  auto unit = std::make_unique<Unit>(context, std::forward<Arguments>(arguments)...);
+  if (unit->Run(context)) return nullptr;
+  return unit;
+}
+
 // An item number taken apart as (sequence, head, tile of rows).
 struct Place {
   std::int64_t b = 0, h = 0, first_row = 0, rows = 0;
@@ -131,6 +159,22 @@ Place PlaceOf(std::int64_t item, std::int64_t heads, std::int64_t rows, std::int
   const std::int64_t first_row = item % tiles * tile_rows;
   return {item / tiles / heads, item / tiles % heads, first_row, std::min(tile_rows, rows - first_row)};
 }
+
+// Rows of x times one block of columns.
+class ProjectUnit final : public ResumableUnit {
+ public:
+  ProjectUnit(WorkerContext& context, const struct Run& run, const ProjectionRows& product)
+      : ResumableUnit(context), run_(run), product_(product) {}
+
+ private:
+  bool GoOn(const WorkerContext& context, Scratch& scratch) override {
+    return Project(product_, scratch.Reserve(ProjectionScratchBytes()), *run_.cancel, context) ||
+           run_.cancel->ShouldStop();
+  }
+
+  const struct Run& run_;
+  ProjectionRows product_;
+};
 
 template <class Take>
 void AddProjection(Run* run, Take take) {
@@ -150,11 +194,13 @@ void AddProjection(Run* run, Take take) {
         kProjectionRows * target.linear->in * std::min(kProjectionColumns, target.linear->out), Sink::kUntouched,
         [run, target, rows, blocks](std::int64_t item, WorkerContext& context) {
           const TensorView& x = run->problem->projection->x;
-          const std::int64_t row = item / blocks * kProjectionRows, count = std::min(kProjectionRows, rows - row);
-          const std::int64_t d_model = run->problem->projection->d_model;
-          Project(*target.linear, item % blocks * kProjectionColumns, x.dtype,
-                  x.data + row * d_model * ElementBytes(x.dtype), d_model, count, target.out + row * target.linear->out,
-                  target.linear->out, context.scratch.Reserve(ProjectionScratchBytes()));
+          const Linear& linear = *target.linear;
+          const std::int64_t row = item / blocks * kProjectionRows, column = item % blocks * kProjectionColumns;
+          return Begin<ProjectUnit>(
+              context, *run,
+              ProjectionRows{&linear, x.dtype, x.data + row * linear.in * ElementBytes(x.dtype), linear.in,
+                             std::min(kProjectionRows, rows - row), target.out + row * linear.out, linear.out, column,
+                             std::min(column + kProjectionColumns, linear.out)});
         },
         WhileComing(run, [blocks](const Problem& p, const Arrived& arrived) {
           return RowBlocksOfX(p, kProjectionRows, arrived) * blocks;
@@ -239,6 +285,38 @@ class RestOfTile : public Rest {
   Scratch scratch_;
 };
 
+// One range of the keys of one kv head, with all the heads that share it, a tile of them after the other.
+class RangeUnit final : public ResumableUnit {
+ public:
+  // first: the first head of the group.
+  RangeUnit(WorkerContext& context, struct Run& run, const Place& first, std::int64_t range)
+      : ResumableUnit(context),
+        run_(run),
+        range_(range),
+        next_(first),
+        end_head_(first.h + run.problem->q_heads / run.problem->kv_heads) {}
+
+ private:
+  bool GoOn(const WorkerContext& context, Scratch& scratch) override {
+    for (; next_.h < end_head_; ++next_.h) {
+      if (!tile_.has_value()) {
+        const std::int64_t heads = HeadsOfUnit(*run_.tiles, next_);
+        if (heads == 0) continue;
+        tile_.emplace(*run_.tiles, scratch, next_.b, next_.h, heads, 0, next_.rows);
+      }
+      if (!tile_->AttendRange(range_, *run_.cancel, context)) return false;
+      tile_.reset();
+    }
+    return true;
+  }
+
+  struct Run& run_;
+  const std::int64_t range_;
+  Place next_;
+  const std::int64_t end_head_;
+  std::optional<QueryTile> tile_;  // of the heads from next_ on, when begun
+};
+
 // Where keys are cut: every range of every kv head, with all the heads that share it, into the plan's parts.
 template <class Take>
 void AddRanges(Run* run, Take take) {
@@ -248,22 +326,36 @@ void AddRanges(Run* run, Take take) {
   take(
       problem.batch * ranges * problem.kv_heads,
       std::min(problem.q_rows, kInPlaceQueriesMax) * group * width * (problem.d_k + problem.d_v), Sink::kUntouched,
-      [run, ranges, group](std::int64_t item, WorkerContext& context) {
+      [run, ranges, group](std::int64_t item, WorkerContext& context) -> std::unique_ptr<Rest> {
         const Problem& p = *run->problem;
         const std::int64_t kv_head = item % p.kv_heads, range = item / p.kv_heads % ranges;
         const Place first{item / p.kv_heads / ranges, kv_head * group, 0, std::min(run->tiles->tile_rows, p.q_rows)};
-        if (range >= Ranges(p, first.b)) return;
-        for (Place place = first; place.h < first.h + group; ++place.h) {
-          const std::int64_t heads = HeadsOfUnit(*run->tiles, place);
-          if (heads == 0) continue;
-          QueryTile tile(*run->tiles, context.scratch, place.b, place.h, heads, 0, place.rows);
-          if (!tile.AttendRange(range, *run->cancel)) return;
-        }
+        if (range >= Ranges(p, first.b)) return nullptr;
+        return Begin<RangeUnit>(context, *run, first, range);
       },
       WhileComing(run, [items = ranges * problem.kv_heads](const Problem& p, const Arrived& arrived) {
         return SequencesReady(p, arrived) * items;
       }));
 }
+
+// Weights and scores of some rows of one head.
+class EmitUnit final : public ResumableUnit {
+ public:
+  EmitUnit(WorkerContext& context, struct Run& run, const Place& place, std::span<const OutputKind> kinds)
+      : ResumableUnit(context), run_(run), place_(place), kinds_(kinds), blocks_(run.sink) {}
+
+ private:
+  bool GoOn(const WorkerContext& context, Scratch& scratch) override {
+    if (!tile_.has_value()) tile_.emplace(*run_.tiles, scratch, place_.b, place_.h, 1, place_.first_row, place_.rows);
+    return tile_->Emit(kinds_, blocks_, *run_.cancel, context);
+  }
+
+  struct Run& run_;
+  const Place place_;
+  const std::span<const OutputKind> kinds_;
+  OpenBlocks blocks_;
+  std::optional<QueryTile> tile_;
+};
 
 template <class Take>
 void AddAttention(Run* run, Take take) {
@@ -309,35 +401,66 @@ void AddAttention(Run* run, Take take) {
        std::min(emit_rows, problem.q_rows) * row_cost, Sink::kWritten,
        [run, emit_rows, kinds](std::int64_t item, WorkerContext& context) {
          const Place place = PlaceOf(item, run->problem->q_heads, run->problem->q_rows, emit_rows);
-         QueryTile tile(*run->tiles, context.scratch, place.b, place.h, 1, place.first_row, place.rows);
-         tile.Emit(kinds, run->sink, *run->cancel);
+         return Begin<EmitUnit>(context, *run, place, kinds);
        });
 }
 
 // [rows of one sequence, Hq * d_v] times W_O; rows beyond q_len are 0.
+class ProjectOutUnit final : public ResumableUnit {
+ public:
+  ProjectOutUnit(WorkerContext& context, struct Run& run, const Place& place)
+      : ResumableUnit(context),
+        run_(run),
+        block_{OutputKind::kOutput, run.problem->output_dtype, place.b, 0, place.first_row,
+               place.rows,          run.problem->d_out},
+        blocks_(run.sink),
+        out_(place.rows * block_.columns) {
+    const Linear& linear = *run.problem->projection->o;
+    const float* const heads =
+        run.tiles->heads_out.data() + (place.b * run.problem->q_rows + place.first_row) * linear.in;
+    product_ = {&linear,
+                DType::kFloat32,
+                reinterpret_cast<const std::byte*>(heads),
+                linear.in,
+                place.rows,
+                out_.data(),
+                linear.out,
+                0,
+                linear.out};
+  }
+
+ private:
+  bool GoOn(const WorkerContext& context, Scratch& scratch) override {
+    if (!Project(product_, scratch.Reserve(ProjectionScratchBytes()), *run_.cancel, context))
+      return run_.cancel->ShouldStop();
+    if (blocks_.count() == 0) blocks_.Open(block_);
+    for (; stored_rows_ < block_.rows; ++stored_rows_) {
+      if (context.ShouldPause()) return false;
+      float* const values = out_.data() + stored_rows_ * block_.columns;
+      if (block_.first_row + stored_rows_ >= run_.problem->q_len[static_cast<std::size_t>(block_.batch)])
+        std::fill_n(values, block_.columns, 0.0F);
+      const RowSpan& span = blocks_.span(0);
+      NarrowFromFloat(block_.dtype, values, block_.columns, span.data + stored_rows_ * span.stride_bytes);
+    }
+    blocks_.Close();
+    return true;
+  }
+
+  struct Run& run_;
+  const RowBlock block_;
+  OpenBlocks blocks_;
+  const AlignedBuffer<float> out_;  // [rows, d_out]
+  ProjectionRows product_;          // into out_
+  std::int64_t stored_rows_ = 0;
+};
+
 template <class Take>
 void AddProjectOut(Run* run, Take take) {
   const Problem& problem = *run->problem;
   const Linear& linear = *problem.projection->o;
   take(problem.batch * CeilDiv(problem.q_rows, kProjectionRows), kProjectionRows * linear.in * linear.out,
-       Sink::kWritten, [run, &linear](std::int64_t item, WorkerContext& context) {
-         const Problem& p = *run->problem;
-         const Place place = PlaceOf(item, 1, p.q_rows, kProjectionRows);
-         AlignedBuffer<float> out(place.rows * linear.out);
-         const float* const heads = run->tiles->heads_out.data() + (place.b * p.q_rows + place.first_row) * linear.in;
-         for (std::int64_t column = 0; column < linear.out; column += kProjectionColumns) {
-           Project(linear, column, DType::kFloat32, reinterpret_cast<const std::byte*>(heads), linear.in, place.rows,
-                   out.data(), linear.out, context.scratch.Reserve(ProjectionScratchBytes()));
-         }
-         const RowBlock block{OutputKind::kOutput, p.output_dtype, place.b, 0, place.first_row, place.rows, linear.out};
-         const RowSpan span = run->sink.Open(block);
-         for (std::int64_t row = 0; row < place.rows; ++row) {
-           float* const values = out.data() + row * linear.out;
-           if (place.first_row + row >= p.q_len[static_cast<std::size_t>(place.b)])
-             std::fill_n(values, linear.out, 0.0F);
-           NarrowFromFloat(block.dtype, values, linear.out, span.data + row * span.stride_bytes);
-         }
-         run->sink.Close(block, span);
+       Sink::kWritten, [run](std::int64_t item, WorkerContext& context) {
+         return Begin<ProjectOutUnit>(context, *run, PlaceOf(item, 1, run->problem->q_rows, kProjectionRows));
        });
 }
 
@@ -352,65 +475,126 @@ bool StoreDoubles(DType dtype, const double* source, std::int64_t count, std::by
   return finite;
 }
 
-// One row of reference mode, its output and whatever else is wanted.
-void ReferenceUnit(Run& run, const Place& place, WorkerContext& context) {
-  const Problem& problem = *run.problem;
-  const std::int64_t i = place.first_row;
-  std::byte* const scratch = context.scratch.Reserve(Reference::ScratchBytes(problem));
-  std::vector<double> output(static_cast<std::size_t>(problem.d_v));
-  double lse = 0;
-  ReferenceRow row;
-  row.output = output.data();
-  row.lse = &lse;
-  std::vector<std::pair<RowBlock, RowSpan>> open;
-  const auto open_row = [&](OutputKind kind, DType dtype, std::int64_t columns) {
-    open.emplace_back(RowBlock{kind, dtype, place.b, place.h, i, 1, columns}, RowSpan{});
-    open.back().second = run.sink.Open(open.back().first);
-    return open.back().second.data;
-  };
-  for (const OutputKind kind : problem.extras) {
-    if (!IsOfKeys(kind)) continue;
-    auto* const target = reinterpret_cast<float*>(open_row(kind, DType::kFloat32, problem.kv_rows));
-    if (kind == OutputKind::kWeights)
-      row.weights = target;
-    else
-      row.scores[static_cast<int>(kind) - static_cast<int>(OutputKind::kScoresDot)] = target;
+// What the units of reference mode share: one call of the reference, interrupted to give way or to stop.
+class ReferenceUnit : public ResumableUnit {
+ public:
+  ReferenceUnit(WorkerContext& context, struct Run& run) : ResumableUnit(context), run_(run) {}
+
+ protected:
+  // False when interrupted.
+  virtual bool Compute(std::byte* scratch, Reference::Progress& at, const Reference::Interrupt& interrupt) = 0;
+  // What it computed.
+  virtual void Store() {}
+
+  struct Run& run_;
+
+ private:
+  bool GoOn(const WorkerContext& context, Scratch& scratch) override {
+    const bool done = Compute(scratch.Reserve(Reference::ScratchBytes(*run_.problem)), at_,
+                              [&] { return run_.cancel->ShouldStop() || context.ShouldPause(); });
+    if (!done) return run_.cancel->ShouldStop();
+    Store();
+    return true;
   }
-  if (!run.reference->Row(place.b, place.h, i, row, scratch, [&run] { return run.cancel->ShouldStop(); })) {
-    for (const auto& [block, span] : open) run.sink.Drop(block, span);
-    return;
+
+  Reference::Progress at_;
+};
+
+// One token's projections and rotary embedding.
+class ReferencePrepareUnit final : public ReferenceUnit {
+ public:
+  ReferencePrepareUnit(WorkerContext& context, struct Run& run, std::int64_t unit)
+      : ReferenceUnit(context, run), unit_(unit) {}
+
+ private:
+  bool Compute(std::byte* scratch, Reference::Progress& at, const Reference::Interrupt& interrupt) override {
+    return run_.reference->Prepare(unit_, scratch, at, interrupt);
   }
-  bool finite = true;
-  if (problem.d_out > 0) {
-    finite = std::all_of(output.begin(), output.end(), [](double value) { return std::isfinite(value); });
-    std::copy(output.begin(), output.end(),
-              run.reference_heads.data() + ((place.b * problem.q_rows + i) * problem.q_heads + place.h) * problem.d_v);
-  } else {
-    finite = StoreDoubles(problem.output_dtype, output.data(), problem.d_v,
-                          open_row(OutputKind::kOutput, problem.output_dtype, problem.d_v));
+
+  const std::int64_t unit_;
+};
+
+// One row, its output and whatever else is wanted. What is as wide as the keys is open from the beginning.
+class ReferenceRowUnit final : public ReferenceUnit {
+ public:
+  ReferenceRowUnit(WorkerContext& context, struct Run& run, const Place& place)
+      : ReferenceUnit(context, run),
+        place_(place),
+        blocks_(run.sink),
+        output_(static_cast<std::size_t>(run.problem->d_v)) {
+    row_.output = output_.data();
+    row_.lse = &lse_;
+    for (const OutputKind kind : run.problem->extras) {
+      if (!IsOfKeys(kind)) continue;
+      auto* const target = reinterpret_cast<float*>(Open(kind, DType::kFloat32, run.problem->kv_rows));
+      if (kind == OutputKind::kWeights)
+        row_.weights = target;
+      else
+        row_.scores[static_cast<int>(kind) - static_cast<int>(OutputKind::kScoresDot)] = target;
+    }
   }
-  run.nonfinite_rows += !finite;
-  if (problem.Wants(OutputKind::kLse))
-    StoreDoubles(DType::kFloat64, &lse, 1, open_row(OutputKind::kLse, DType::kFloat64, 1));
-  for (const auto& [block, span] : open) run.sink.Close(block, span);
-}
+
+ private:
+  std::byte* Open(OutputKind kind, DType dtype, std::int64_t columns) {
+    return blocks_.Open({kind, dtype, place_.b, place_.h, place_.first_row, 1, columns}).data;
+  }
+
+  bool Compute(std::byte* scratch, Reference::Progress& at, const Reference::Interrupt& interrupt) override {
+    return run_.reference->Row(place_.b, place_.h, place_.first_row, row_, scratch, at, interrupt);
+  }
+
+  void Store() override {
+    const Problem& problem = *run_.problem;
+    bool finite = true;
+    if (problem.d_out > 0) {
+      finite = std::all_of(output_.begin(), output_.end(), [](double value) { return std::isfinite(value); });
+      const std::int64_t row = (place_.b * problem.q_rows + place_.first_row) * problem.q_heads + place_.h;
+      std::copy(output_.begin(), output_.end(), run_.reference_heads.data() + row * problem.d_v);
+    } else {
+      finite = StoreDoubles(problem.output_dtype, output_.data(), problem.d_v,
+                            Open(OutputKind::kOutput, problem.output_dtype, problem.d_v));
+    }
+    run_.nonfinite_rows += !finite;
+    if (problem.Wants(OutputKind::kLse))
+      StoreDoubles(DType::kFloat64, &lse_, 1, Open(OutputKind::kLse, DType::kFloat64, 1));
+    blocks_.Close();
+  }
+
+  const Place place_;
+  OpenBlocks blocks_;
+  std::vector<double> output_;
+  double lse_ = 0;
+  ReferenceRow row_;
+};
 
 // [Hq * d_v] of one token times W_O in float64; rows beyond q_len are 0.
-void ReferenceProjectOut(Run& run, std::int64_t item, WorkerContext& context) {
-  const Problem& problem = *run.problem;
-  const Place place = PlaceOf(item, 1, problem.q_rows, 1);
-  std::vector<double> out(static_cast<std::size_t>(problem.d_out), 0.0);
-  const double* const heads = run.reference_heads.data() + item * problem.q_heads * problem.d_v;
-  if (place.first_row < problem.q_len[static_cast<std::size_t>(place.b)] &&
-      !run.reference->ProjectOut(heads, out.data(), context.scratch.Reserve(Reference::ScratchBytes(problem)),
-                                 [&run] { return run.cancel->ShouldStop(); })) {
-    return;
+class ReferenceProjectOutUnit final : public ReferenceUnit {
+ public:
+  ReferenceProjectOutUnit(WorkerContext& context, struct Run& run, std::int64_t token)
+      : ReferenceUnit(context, run), token_(token), out_(static_cast<std::size_t>(run.problem->d_out)) {}
+
+ private:
+  bool Compute(std::byte* scratch, Reference::Progress& at, const Reference::Interrupt& interrupt) override {
+    const Problem& problem = *run_.problem;
+    const Place place = PlaceOf(token_, 1, problem.q_rows, 1);
+    if (place.first_row >= problem.q_len[static_cast<std::size_t>(place.b)]) return true;
+    const double* const heads = run_.reference_heads.data() + token_ * problem.q_heads * problem.d_v;
+    return run_.reference->ProjectOut(heads, out_.data(), scratch, at, interrupt);
   }
-  const RowBlock block{OutputKind::kOutput, problem.output_dtype, place.b, 0, place.first_row, 1, problem.d_out};
-  const RowSpan span = run.sink.Open(block);
-  StoreDoubles(block.dtype, out.data(), problem.d_out, span.data);
-  run.sink.Close(block, span);
-}
+
+  void Store() override {
+    const Problem& problem = *run_.problem;
+    const Place place = PlaceOf(token_, 1, problem.q_rows, 1);
+    OpenBlocks blocks(run_.sink);
+    const RowSpan span =
+        blocks.Open({OutputKind::kOutput, problem.output_dtype, place.b, 0, place.first_row, 1, problem.d_out});
+    StoreDoubles(problem.output_dtype, out_.data(), problem.d_out, span.data);
+    blocks.Close();
+  }
+
+  const std::int64_t token_;
+  std::vector<double> out_;
+};
 
 // Float64 loops run about sixteen times slower than tiles, so their items count for that much more.
 constexpr std::int64_t kReferenceCost = 16;
@@ -425,19 +609,17 @@ void AddReference(Run* run, Take take) {
   const std::int64_t d_model = problem.projection.has_value() ? problem.projection->d_model : 1;
   const std::int64_t heads_width = problem.q_heads * problem.d_k + problem.kv_heads * (problem.d_k + problem.d_v);
   take(run->reference->prepare_units(), kReferenceCost * d_model * heads_width, Sink::kUntouched,
-       [run](std::int64_t item, WorkerContext& context) {
-         run->reference->Prepare(item, context.scratch.Reserve(Reference::ScratchBytes(*run->problem)),
-                                 [&run] { return run->cancel->ShouldStop(); });
-       });
+       [run](std::int64_t item, WorkerContext& context) { return Begin<ReferencePrepareUnit>(context, *run, item); });
   AddProjectedOutputs(run, take);
   take(problem.batch * problem.q_heads * problem.q_rows,
        kReferenceCost * (problem.kv_rows * (problem.d_k + problem.d_v) + 64), Sink::kWritten,
        [run](std::int64_t item, WorkerContext& context) {
-         ReferenceUnit(*run, PlaceOf(item, run->problem->q_heads, run->problem->q_rows, 1), context);
+         return Begin<ReferenceRowUnit>(context, *run, PlaceOf(item, run->problem->q_heads, run->problem->q_rows, 1));
        });
   if (problem.d_out == 0) return;
-  take(problem.batch * problem.q_rows, kReferenceCost * problem.q_heads * problem.d_v * problem.d_out, Sink::kWritten,
-       [run](std::int64_t item, WorkerContext& context) { ReferenceProjectOut(*run, item, context); });
+  take(
+      problem.batch * problem.q_rows, kReferenceCost * problem.q_heads * problem.d_v * problem.d_out, Sink::kWritten,
+      [run](std::int64_t item, WorkerContext& context) { return Begin<ReferenceProjectOutUnit>(context, *run, item); });
 }
 
 // See kHereMultiplyAddsMax. Only where attention is all there is to do.
@@ -554,8 +736,9 @@ absl::StatusOr<DenseAnswer> Attend(const Problem& problem, Executor& executor) {
 }
 
 std::int64_t ScratchBytesPerThread(const Problem& problem) {
-  std::int64_t bytes =
-      problem.reference ? Reference::ScratchBytes(problem) : QueryTile::ScratchBytes(ScratchOf(problem));
+  // A row of reference mode stands in float64 beside its scratch.
+  if (problem.reference) return Reference::ScratchBytes(problem) + 8 * std::max(problem.d_v, problem.d_out);
+  std::int64_t bytes = QueryTile::ScratchBytes(ScratchOf(problem));
   if (problem.projection.has_value())
     bytes = std::max(bytes, ProjectionScratchBytes() + kProjectionRows * problem.d_out * 4);
   return bytes;

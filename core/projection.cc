@@ -33,36 +33,47 @@ WeightBlock LoadBlock(const Linear& linear, std::int64_t depth, std::int64_t dep
   return {scratch, kProjectionColumns};
 }
 
+// Takes the next block [depth, columns] of the weights into the sums, and the bias after the last.
+void ProjectBlock(const ProjectionRows& at, std::int64_t columns, std::byte* scratch) {
+  const Linear& linear = *at.linear;
+  auto* const x_scratch = reinterpret_cast<float*>(scratch);
+  float* const weight_scratch = x_scratch + kProjectionRows * kProjectionDepth;
+  float* const bias = weight_scratch + kProjectionDepth * kProjectionColumns;
+  const std::int64_t depths = std::min(kProjectionDepth, linear.in - at.depth);
+  const float* a = reinterpret_cast<const float*>(at.x) + at.depth;
+  std::int64_t lda = at.x_stride;
+  if (at.x_dtype != DType::kFloat32) {
+    for (std::int64_t row = 0; row < at.rows; ++row) {
+      WidenToFloat(at.x_dtype, at.x + (row * at.x_stride + at.depth) * ElementBytes(at.x_dtype), depths,
+                   x_scratch + row * kProjectionDepth);
+    }
+    a = x_scratch;
+    lda = kProjectionDepth;
+  }
+  const WeightBlock block = LoadBlock(linear, at.depth, depths, at.column, columns, weight_scratch);
+  Gemm({at.rows, columns, depths, lda, block.stride, at.out_stride, at.depth > 0}, a, block.data, at.out + at.column);
+  if (at.depth + depths < linear.in || linear.bias == nullptr) return;
+  WidenToFloat(*linear.bias_dtype, linear.bias + at.column * ElementBytes(*linear.bias_dtype), columns, bias);
+  for (std::int64_t row = 0; row < at.rows; ++row) AddBias(at.out + row * at.out_stride + at.column, bias, columns);
+}
+
 }  // namespace
 
 std::int64_t ProjectionScratchBytes() {
   return (kProjectionRows * kProjectionDepth + kProjectionDepth * kProjectionColumns + kProjectionColumns) * 4;
 }
 
-void Project(const Linear& linear, std::int64_t column, DType x_dtype, const std::byte* x, std::int64_t x_stride,
-             std::int64_t rows, float* out, std::int64_t out_stride, std::byte* scratch) {
-  auto* const x_scratch = reinterpret_cast<float*>(scratch);
-  float* const weight_scratch = x_scratch + kProjectionRows * kProjectionDepth;
-  float* const bias = weight_scratch + kProjectionDepth * kProjectionColumns;
-  const std::int64_t columns = std::min(kProjectionColumns, linear.out - column);
-  for (std::int64_t depth = 0; depth < linear.in; depth += kProjectionDepth) {
-    const std::int64_t depths = std::min(kProjectionDepth, linear.in - depth);
-    const float* a = reinterpret_cast<const float*>(x) + depth;
-    std::int64_t lda = x_stride;
-    if (x_dtype != DType::kFloat32) {
-      for (std::int64_t row = 0; row < rows; ++row) {
-        WidenToFloat(x_dtype, x + (row * x_stride + depth) * ElementBytes(x_dtype), depths,
-                     x_scratch + row * kProjectionDepth);
-      }
-      a = x_scratch;
-      lda = kProjectionDepth;
+bool Project(ProjectionRows& next, std::byte* scratch, const CancelToken& cancel, const WorkerContext& context) {
+  while (next.column < next.end_column) {
+    const std::int64_t columns = std::min(kProjectionColumns, next.end_column - next.column);
+    for (; next.depth < next.linear->in; next.depth += kProjectionDepth) {
+      if (cancel.ShouldStop() || context.ShouldPause()) return false;
+      ProjectBlock(next, columns, scratch);
     }
-    const WeightBlock block = LoadBlock(linear, depth, depths, column, columns, weight_scratch);
-    Gemm({rows, columns, depths, lda, block.stride, out_stride, depth > 0}, a, block.data, out + column);
+    next.column += columns;
+    next.depth = 0;
   }
-  if (linear.bias == nullptr) return;
-  WidenToFloat(*linear.bias_dtype, linear.bias + column * ElementBytes(*linear.bias_dtype), columns, bias);
-  for (std::int64_t row = 0; row < rows; ++row) AddBias(out + row * out_stride + column, bias, columns);
+  return true;
 }
 
 }  // namespace attnd

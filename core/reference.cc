@@ -9,7 +9,9 @@ namespace attnd {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr std::int64_t kPollMultiplyAdds = 1 << 18;
+constexpr std::int64_t kPollMultiplyAdds = 1 << 16;
+// What a key costs beside its product, in multiply-adds: its rules, the steps of its logit, its exponential.
+constexpr std::int64_t kKeyMultiplyAdds = 32;
 
 // Any NaN becomes the canonical quiet one, whatever sign and payload arithmetic gave it.
 double Canonical(double value) { return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value; }
@@ -35,43 +37,48 @@ double RotaryPosition(const std::byte* given, std::int64_t index, std::int64_t o
 
 }  // namespace
 
-// Says every kPollMultiplyAdds of work whether to stop.
+// Asks after every kPollMultiplyAdds of work whether to interrupt it, and never before the first piece of a call.
 class Reference::Poll {
  public:
-  explicit Poll(const ShouldStop& should_stop) : should_stop_(should_stop) {}
-  bool Stop(std::int64_t multiply_adds) {
-    if ((done_ += multiply_adds) < kPollMultiplyAdds) return false;
-    done_ = 0;
-    return should_stop_ && should_stop_();
+  explicit Poll(const Interrupt& interrupt) : interrupt_(interrupt) {}
+  // `next`: multiply-adds of the piece that comes now.
+  bool Interrupted(std::int64_t next) {
+    const bool ask = done_ >= kPollMultiplyAdds;
+    if (ask) done_ = 0;
+    done_ += next;
+    return ask && interrupt_ && interrupt_();
   }
 
  private:
-  const ShouldStop& should_stop_;
+  const Interrupt& interrupt_;
   std::int64_t done_ = 0;
 };
 
 // out = in * W + b. The sum over inputs runs from the first to the last. `row` holds max(in, out) values.
-bool Reference::ApplyLinear(const Linear& linear, const double* in, double* out, double* row, Poll& poll) {
+bool Reference::ApplyLinear(const Linear& linear, const double* in, double* out, double* row, Progress& at,
+                            Poll& poll) {
   const std::int64_t bytes = ElementBytes(linear.dtype);
+  std::int64_t& next = at.matrix_rows;
+  if (next == 0) std::fill_n(out, linear.out, 0.0);
   if (linear.transposed) {
-    for (std::int64_t n = 0; n < linear.out; ++n) {
-      if (poll.Stop(linear.in)) return false;
-      LoadElements(linear.dtype, linear.weight + n * linear.in * bytes, linear.in, 1, row);
-      out[n] = 0;
-      for (std::int64_t m = 0; m < linear.in; ++m) out[n] += in[m] * row[m];
+    for (; next < linear.out; ++next) {
+      if (poll.Interrupted(linear.in)) return false;
+      LoadElements(linear.dtype, linear.weight + next * linear.in * bytes, linear.in, 1, row);
+      for (std::int64_t m = 0; m < linear.in; ++m) out[next] += in[m] * row[m];
     }
   } else {
-    std::fill_n(out, linear.out, 0.0);
-    for (std::int64_t m = 0; m < linear.in; ++m) {
-      if (poll.Stop(linear.out)) return false;
-      LoadElements(linear.dtype, linear.weight + m * linear.out * bytes, linear.out, 1, row);
-      for (std::int64_t n = 0; n < linear.out; ++n) out[n] += in[m] * row[n];
+    for (; next < linear.in; ++next) {
+      if (poll.Interrupted(linear.out)) return false;
+      LoadElements(linear.dtype, linear.weight + next * linear.out * bytes, linear.out, 1, row);
+      for (std::int64_t n = 0; n < linear.out; ++n) out[n] += in[next] * row[n];
     }
   }
   if (linear.bias_dtype) {
     LoadElements(*linear.bias_dtype, linear.bias, linear.out, 1, row);
     for (std::int64_t n = 0; n < linear.out; ++n) out[n] += row[n];
   }
+  next = 0;
+  ++at.products;
   return true;
 }
 
@@ -93,9 +100,6 @@ struct Reference::RowScratch {
   double* value;   // [d_v]
   double* sum;     // [d_v]
   bool* allowed;   // [Nk]
-  Problem::KeyRange range;
-  std::int64_t allowed_count = 0;
-  double maximum = -kInfinity;  // of the allowed logits
 };
 
 Reference::Reference(const Problem& problem) : problem_(problem) {
@@ -136,18 +140,19 @@ std::int64_t Reference::prepare_units() const {
   return problem_.batch * std::max(problem_.q_rows, problem_.kv_rows);
 }
 
-bool Reference::Prepare(std::int64_t unit, std::byte* scratch, const ShouldStop& should_stop) {
+bool Reference::Prepare(std::int64_t unit, std::byte* scratch, Progress& at, const Interrupt& interrupt) {
   const std::int64_t rows = std::max(problem_.q_rows, problem_.kv_rows);
   const std::int64_t b = unit / rows, n = unit % rows;
   if (problem_.projection) {
     const Projection& p = *problem_.projection;
-    Poll poll(should_stop);
+    Poll poll(interrupt);
     double* x = reinterpret_cast<double*>(scratch);
     double* row = x + p.d_model;
     LoadElements(p.x.dtype, p.x.Row(b, 0, n), p.d_model, 1, x);
-    if (!ApplyLinear(p.q, x, projected_[kQ].At(b, n, 0), row, poll)) return false;
-    if (!ApplyLinear(p.k, x, projected_[kK].At(b, n, 0), row, poll)) return false;
-    if (!ApplyLinear(p.v, x, projected_[kV].At(b, n, 0), row, poll)) return false;
+    const Linear* const linears[] = {&p.q, &p.k, &p.v};
+    while (at.products < 3) {
+      if (!ApplyLinear(*linears[at.products], x, projected_[at.products].At(b, n, 0), row, at, poll)) return false;
+    }
   }
   if (problem_.rotary) {
     if (n < problem_.q_rows) Rotate(kQ, b, n);
@@ -203,39 +208,49 @@ const double* Reference::Projected(OutputKind kind, std::int64_t b, std::int64_t
   return projected_[kind == OutputKind::kProjectedQ ? kQ : kind == OutputKind::kProjectedK ? kK : kV].At(b, n, h);
 }
 
-bool Reference::ProjectOut(const double* heads, double* out, std::byte* scratch, const ShouldStop& should_stop) const {
-  Poll poll(should_stop);
+bool Reference::ProjectOut(const double* heads, double* out, std::byte* scratch, Progress& at,
+                           const Interrupt& interrupt) const {
+  Poll poll(interrupt);
   const Linear& linear = *problem_.projection->o;
-  if (!ApplyLinear(linear, heads, out, reinterpret_cast<double*>(scratch), poll)) return false;
+  if (!ApplyLinear(linear, heads, out, reinterpret_cast<double*>(scratch), at, poll)) return false;
   for (std::int64_t n = 0; n < linear.out; ++n) out[n] = Canonical(out[n]);
   return true;
 }
 
 bool Reference::Row(std::int64_t b, std::int64_t h, std::int64_t i, const ReferenceRow& row, std::byte* scratch_bytes,
-                    const ShouldStop& should_stop) const {
-  for (float* scores : row.scores) {
-    if (scores != nullptr) std::fill_n(scores, problem_.kv_rows, -std::numeric_limits<float>::infinity());
+                    Progress& at, const Interrupt& interrupt) const {
+  RowScratch scratch(problem_, scratch_bytes);
+  Poll poll(interrupt);
+  if (!ClearRow(row, at, poll)) return false;
+  if (i >= problem_.q_len[b]) return true;
+  return ScoreKeys(b, h, i, row, scratch, at, poll) && WeighValues(b, h, i, row, scratch, at, poll);
+}
+
+bool Reference::ClearRow(const ReferenceRow& row, Progress& at, Poll& poll) const {
+  constexpr std::int64_t kKeysTogether = 4096;
+  for (; at.cleared < problem_.kv_rows; at.cleared += kKeysTogether) {
+    if (poll.Interrupted(kKeysTogether)) return false;
+    const std::int64_t keys = std::min(kKeysTogether, problem_.kv_rows - at.cleared);
+    for (float* scores : row.scores) {
+      if (scores != nullptr) std::fill_n(scores + at.cleared, keys, -std::numeric_limits<float>::infinity());
+    }
+    if (row.weights != nullptr) std::fill_n(row.weights + at.cleared, keys, 0.0f);
   }
-  if (row.weights != nullptr) std::fill_n(row.weights, problem_.kv_rows, 0.0f);
   if (row.output != nullptr) std::fill_n(row.output, problem_.d_v, 0.0);
   if (row.lse != nullptr) *row.lse = -kInfinity;
-  if (i >= problem_.q_len[b]) return true;
-
-  RowScratch scratch(problem_, scratch_bytes);
-  Poll poll(should_stop);
-  if (!ScoreKeys(b, h, i, row, scratch, poll)) return false;
-  return WeighValues(b, h, row, scratch, poll);
+  return true;
 }
 
 bool Reference::ScoreKeys(std::int64_t b, std::int64_t h, std::int64_t i, const ReferenceRow& row, RowScratch& scratch,
-                          Poll& poll) const {
+                          Progress& at, Poll& poll) const {
   const Problem& p = problem_;
   const std::int64_t kv_head = h / (p.q_heads / p.kv_heads);
   const double position = static_cast<double>(i + p.q_offset[b]);
   LoadRow(kQ, b, h, i, scratch.query);
-  scratch.range = p.VisibleKeys(b, i);
-  for (std::int64_t j = scratch.range.first; j < scratch.range.end; ++j) {
-    if (poll.Stop(p.d_k)) return false;
+  const Problem::KeyRange range = p.VisibleKeys(b, i);
+  for (at.scored = std::max(at.scored, range.first); at.scored < range.end; ++at.scored) {
+    if (poll.Interrupted(p.d_k + kKeyMultiplyAdds)) return false;
+    const std::int64_t j = at.scored;
     // What excludes a key is looked at before the key is.
     scratch.allowed[j] = false;
     if (p.mask && p.mask->Row(b, h, i)[j * p.mask->stride[3]] == std::byte{0}) continue;
@@ -245,7 +260,7 @@ bool Reference::ScoreKeys(std::int64_t b, std::int64_t h, std::int64_t i, const 
       if (bias == -kInfinity) continue;
     }
     scratch.allowed[j] = true;
-    ++scratch.allowed_count;
+    ++at.allowed;
 
     LoadRow(kK, b, kv_head, j, scratch.key);
     double dot = 0;
@@ -262,40 +277,43 @@ bool Reference::ScoreKeys(std::int64_t b, std::int64_t h, std::int64_t i, const 
     for (int step = 0; step < 4; ++step) {
       if (row.scores[step] != nullptr) row.scores[step][j] = ToFloat(steps[step]);
     }
-    if (std::isnan(logit) || logit > scratch.maximum) scratch.maximum = logit;  // nothing is over NaN: it stays
+    if (std::isnan(logit) || logit > at.maximum) at.maximum = logit;  // nothing is over NaN: it stays
   }
   return true;
 }
 
-bool Reference::WeighValues(std::int64_t b, std::int64_t h, const ReferenceRow& row, RowScratch& scratch,
-                            Poll& poll) const {
+bool Reference::WeighValues(std::int64_t b, std::int64_t h, std::int64_t i, const ReferenceRow& row,
+                            RowScratch& scratch, Progress& at, Poll& poll) const {
   const Problem& p = problem_;
   const std::int64_t kv_head = h / (p.q_heads / p.kv_heads);
   const double sink = p.sinks.empty() ? -kInfinity : static_cast<double>(p.sinks[h]);
   // Decided by counting and not by the maximum: allowed logits may all be -inf, and that is a NaN row.
-  if (scratch.allowed_count == 0) {
+  if (at.allowed == 0) {
     if (row.lse != nullptr) *row.lse = sink;
     return true;
   }
-  const double maximum = sink > scratch.maximum ? sink : scratch.maximum;
-  double total = 0;
-  std::fill_n(scratch.sum, p.d_v, 0.0);
-  for (std::int64_t j = scratch.range.first; j < scratch.range.end; ++j) {
-    if (poll.Stop(p.d_v)) return false;
+  const double maximum = sink > at.maximum ? sink : at.maximum;
+  const Problem::KeyRange range = p.VisibleKeys(b, i);
+  if (at.weighed <= range.first) std::fill_n(scratch.sum, p.d_v, 0.0);
+  for (at.weighed = std::max(at.weighed, range.first); at.weighed < range.end; ++at.weighed) {
+    if (poll.Interrupted(p.d_v + kKeyMultiplyAdds)) return false;
+    const std::int64_t j = at.weighed;
     if (!scratch.allowed[j]) continue;
     const double weight = std::exp(scratch.logits[j] - maximum);
     scratch.logits[j] = weight;
-    total += weight;
+    at.total += weight;
     if (row.output == nullptr) continue;
     LoadRow(kV, b, kv_head, j, scratch.value);
     for (std::int64_t t = 0; t < p.d_v; ++t) scratch.sum[t] += weight * scratch.value[t];
   }
-  if (sink > -kInfinity) total += std::exp(sink - maximum);
+  const double total = sink > -kInfinity ? at.total + std::exp(sink - maximum) : at.total;
 
   if (row.lse != nullptr) *row.lse = Canonical(maximum + std::log(total));
   for (std::int64_t t = 0; row.output != nullptr && t < p.d_v; ++t) row.output[t] = Canonical(scratch.sum[t] / total);
-  for (std::int64_t j = scratch.range.first; row.weights != nullptr && j < scratch.range.end; ++j) {
-    if (scratch.allowed[j]) row.weights[j] = ToFloat(scratch.logits[j] / total);
+  if (row.weights == nullptr) return true;
+  for (at.divided = std::max(at.divided, range.first); at.divided < range.end; ++at.divided) {
+    if (poll.Interrupted(kKeyMultiplyAdds)) return false;
+    if (scratch.allowed[at.divided]) row.weights[at.divided] = ToFloat(scratch.logits[at.divided] / total);
   }
   return true;
 }

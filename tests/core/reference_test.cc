@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -13,6 +14,7 @@
 #include <sstream>
 
 #include "tests/core/inputs.h"
+#include "tests/core/random_problem.h"
 
 namespace attnd {
 namespace {
@@ -38,7 +40,8 @@ Answer Compute(ProblemInputs inputs) {
   Reference reference(p);
   std::vector<std::byte> scratch(Reference::ScratchBytes(p));
   for (std::int64_t unit = 0; unit < reference.prepare_units(); ++unit) {
-    EXPECT_TRUE(reference.Prepare(unit, scratch.data(), nullptr));
+    Reference::Progress at;
+    EXPECT_TRUE(reference.Prepare(unit, scratch.data(), at, nullptr));
   }
   const std::int64_t rows = p.batch * p.q_heads * p.q_rows;
   Answer answer{
@@ -48,7 +51,8 @@ Answer Compute(ProblemInputs inputs) {
     ReferenceRow row{&answer.output[n * p.d_v], answer.weights.data() + n * p.kv_rows, &answer.lse[n], {}};
     for (int step = 0; step < 4; ++step) row.scores[step] = answer.scores[step].data() + n * p.kv_rows;
     const std::int64_t b = n / (p.q_heads * p.q_rows), h = n / p.q_rows % p.q_heads, i = n % p.q_rows;
-    EXPECT_TRUE(reference.Row(b, h, i, row, scratch.data(), nullptr));
+    Reference::Progress at;
+    EXPECT_TRUE(reference.Row(b, h, i, row, scratch.data(), at, nullptr));
   }
   return answer;
 }
@@ -465,7 +469,8 @@ TEST(Reference, ProjectsByRowTimesMatrixWithBiasAndOut) {
   Reference reference(problem);
   std::vector<std::byte> scratch(Reference::ScratchBytes(problem));
   ASSERT_EQ(reference.prepare_units(), 1);
-  ASSERT_TRUE(reference.Prepare(0, scratch.data(), nullptr));
+  Reference::Progress prepared;
+  ASSERT_TRUE(reference.Prepare(0, scratch.data(), prepared, nullptr));
   EXPECT_EQ(*reference.Projected(OutputKind::kProjectedQ, 0, 0, 0), 7);  // and not 5, which W x would be
   EXPECT_EQ(*reference.Projected(OutputKind::kProjectedQ, 0, 1, 0), 10);
   EXPECT_EQ(*reference.Projected(OutputKind::kProjectedK, 0, 0, 0), 3);
@@ -476,10 +481,12 @@ TEST(Reference, ProjectsByRowTimesMatrixWithBiasAndOut) {
   for (std::int64_t h = 0; h < 2; ++h) {
     ReferenceRow row;
     row.output = &heads[h * 3];
-    ASSERT_TRUE(reference.Row(0, h, 0, row, scratch.data(), nullptr));
+    Reference::Progress at;
+    ASSERT_TRUE(reference.Row(0, h, 0, row, scratch.data(), at, nullptr));
   }
   EXPECT_EQ(heads, (std::vector<double>{1.5, 2, 3, 1.5, 2, 3}));
-  ASSERT_TRUE(reference.ProjectOut(heads.data(), out.data(), scratch.data(), nullptr));
+  Reference::Progress at;
+  ASSERT_TRUE(reference.ProjectOut(heads.data(), out.data(), scratch.data(), at, nullptr));
   EXPECT_EQ(out, (std::vector<double>{100 + 1.5 + 3, 2 + 30}));
 }
 
@@ -512,13 +519,121 @@ TEST(Reference, StopsWhenAskedTo) {
   double output = 0;
   ReferenceRow row;
   row.output = &output;
+  Reference::Progress whole, stopped;
   int asked = 0;
-  EXPECT_TRUE(reference.Row(0, 0, 0, row, scratch.data(), [&] { return ++asked == 0; }));
-  EXPECT_GE(asked, 4);  // 2^20 multiply-adds of scores alone
+  EXPECT_TRUE(reference.Row(0, 0, 0, row, scratch.data(), whole, [&] { return ++asked == 0; }));
+  EXPECT_GE(asked, 16);  // 2^20 multiply-adds of scores alone
   EXPECT_EQ(output, 1);
   int left = 2;
-  EXPECT_FALSE(reference.Row(0, 0, 0, row, scratch.data(), [&] { return --left == 0; }));
+  EXPECT_FALSE(reference.Row(0, 0, 0, row, scratch.data(), stopped, [&] { return --left == 0; }));
   EXPECT_EQ(left, 0);
+}
+
+// Calls until it is done, interrupted whenever it asks. Returns the number of calls.
+template <class Call>
+int CallUntilDone(Call call) {
+  Reference::Progress at;
+  int calls = 1;
+  while (!call(at, [] { return true; })) ++calls;
+  return calls;
+}
+
+TEST(Reference, ARowGoesOnWhereItWasInterrupted) {
+  std::mt19937 generator(5);
+  TensorStore store;
+  const std::int64_t keys = 20000;
+  ProblemInputs inputs = RandomInputs({1, 2, 1, 2, keys, 24, 20}, store, generator);
+  std::vector<int> mask(keys);
+  for (std::size_t n = 0; n < mask.size(); ++n) mask[n] = n % 5 != 0;
+  inputs.options.mask = store.Bools({keys}, mask);
+  inputs.options.softcap = 2;
+  inputs.options.window_left = keys - 3000;
+  inputs.options.q_offset = {keys - 700};
+  inputs.options.sinks = {0.5F, -1};
+  inputs.options.rotary.emplace().rotary_dim = 24;
+  const Problem problem = Problem::Create(inputs, {}).value();
+  Reference reference(problem);
+  std::vector<std::byte> scratch(Reference::ScratchBytes(problem));
+  for (std::int64_t unit = 0; unit < reference.prepare_units(); ++unit) {
+    Reference::Progress at;
+    ASSERT_TRUE(reference.Prepare(unit, scratch.data(), at, nullptr));
+  }
+  struct Dense {
+    explicit Dense(std::int64_t row_keys) : weights(row_keys, 7) {
+      row.output = output;
+      row.lse = &lse;
+      row.weights = weights.data();
+      for (int step = 0; step < 4; ++step) {
+        scores[step].assign(row_keys, 7);
+        row.scores[step] = scores[step].data();
+      }
+    }
+    double output[20] = {}, lse = 0;
+    std::vector<float> weights, scores[4];
+    ReferenceRow row;
+  };
+  const auto same = [](const std::vector<float>& a, const std::vector<float>& b) {
+    return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  };
+  for (std::int64_t n = 0; n < 4; ++n) {
+    Dense whole(keys), parts(keys);
+    Reference::Progress at;
+    ASSERT_TRUE(reference.Row(0, n / 2, n % 2, whole.row, scratch.data(), at, nullptr));
+    std::vector<std::byte> own_scratch(Reference::ScratchBytes(problem));
+    const int calls = CallUntilDone([&](Reference::Progress& progress, const Reference::Interrupt& interrupt) {
+      return reference.Row(0, n / 2, n % 2, parts.row, own_scratch.data(), progress, interrupt);
+    });
+    EXPECT_GE(calls, 10);
+    EXPECT_EQ(std::memcmp(parts.output, whole.output, sizeof(whole.output)), 0);
+    EXPECT_EQ(parts.lse, whole.lse);
+    EXPECT_TRUE(same(parts.weights, whole.weights));
+    for (int step = 0; step < 4; ++step) EXPECT_TRUE(same(parts.scores[step], whole.scores[step])) << step;
+  }
+}
+
+TEST(Reference, AProductGoesOnWhereItWasInterrupted) {
+  std::mt19937 generator(6);
+  for (const bool transposed : {false, true}) {
+    TensorStore store;
+    const std::int64_t d_model = 500, width = 600, d_out = 400;
+    ProblemInputs inputs;
+    inputs.options.reference = true;
+    inputs.x = store.Floats({1, 1, d_model}, Normal(d_model, generator), DType::kFloat32);
+    ProjectionInputs& projection = inputs.projection.emplace();
+    projection.q_heads = projection.kv_heads = 1;
+    projection.weights_transposed = transposed;
+    const auto matrix = [&](std::int64_t in, std::int64_t out) {
+      return store.Floats(transposed ? std::vector{out, in} : std::vector{in, out}, Normal(in * out, generator),
+                          DType::kFloat32);
+    };
+    projection.w_q = matrix(d_model, width);
+    projection.w_k = matrix(d_model, width);
+    projection.w_v = matrix(d_model, width);
+    projection.w_o = matrix(width, d_out);
+    projection.b_k = store.Floats({width}, Normal(width, generator), DType::kFloat32);
+    projection.b_o = store.Floats({d_out}, Normal(d_out, generator), DType::kFloat32);
+    const Problem problem = Problem::Create(inputs, {}).value();
+    Reference whole(problem), parts(problem);
+    std::vector<std::byte> scratch(Reference::ScratchBytes(problem));
+    Reference::Progress at;
+    ASSERT_TRUE(whole.Prepare(0, scratch.data(), at, nullptr));
+    EXPECT_GE(CallUntilDone([&](Reference::Progress& progress, const Reference::Interrupt& interrupt) {
+                return parts.Prepare(0, scratch.data(), progress, interrupt);
+              }),
+              10);
+    for (const OutputKind kind : {OutputKind::kProjectedQ, OutputKind::kProjectedK, OutputKind::kProjectedV}) {
+      EXPECT_EQ(std::memcmp(parts.Projected(kind, 0, 0, 0), whole.Projected(kind, 0, 0, 0), width * sizeof(double)), 0);
+    }
+    const std::vector<double> heads = Normal(width, generator);
+    std::vector<double> out(d_out), out_in_parts(d_out);
+    Reference::Progress out_at;
+    ASSERT_TRUE(whole.ProjectOut(heads.data(), out.data(), scratch.data(), out_at, nullptr));
+    EXPECT_GE(CallUntilDone([&](Reference::Progress& progress, const Reference::Interrupt& interrupt) {
+                return parts.ProjectOut(heads.data(), out_in_parts.data(), scratch.data(), progress, interrupt);
+              }),
+              3);
+    EXPECT_EQ(out_in_parts, out);
+  }
 }
 
 // Every option at once on random problems, against the definition written another way: all weights unnormalised, from
