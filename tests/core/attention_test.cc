@@ -4,13 +4,11 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <future>
 #include <limits>
-#include <map>
 #include <random>
 
 #include "tests/core/compare.h"
@@ -357,56 +355,6 @@ TEST(AttentionTest, StopsWhenCancelled) {
                  [&](const AttentionReport& report) { done.set_value(report.status); });
   cancel->Cancel(absl::CancelledError("no longer wanted"));
   EXPECT_EQ(done.get_future().get(), absl::CancelledError("no longer wanted"));
-}
-
-// A problem whose answer goes to memory of its own.
-struct Started {
-  explicit Started(const ProblemInputs& inputs) : problem(Problem::Create(inputs, {}).value()) {}
-
-  void Start(Executor& executor, std::function<void(const AttentionReport&)> done) {
-    StartAttention(std::shared_ptr<const Problem>(std::shared_ptr<void>(), &problem), sink, executor,
-                   std::make_shared<CancelToken>(), std::move(done), JobClass{"client"});
-  }
-
-  Problem problem;
-  std::map<OutputKind, std::vector<std::byte>> outputs;
-  DenseSink sink{problem, [this](OutputKind kind, std::int64_t bytes) {
-                   outputs[kind].resize(static_cast<std::size_t>(bytes));
-                   return outputs[kind].data();
-                 }};
-};
-
-// Its one unit takes longer than a slice on any machine, and somebody always waits.
-TEST(AttentionTest, GivingWayToOthersChangesNoBytes) {
-  std::mt19937 generator(12);
-  TensorStore store;
-  ProblemInputs large = RandomInputs({1, 1, 1, 128, 65536, 64, 64}, store, generator);
-  large.outputs = {OutputKind::kLse};
-  Executor one(1);
-  Started quiet(large), disturbed(large);
-  std::promise<AttentionReport> quiet_done, disturbed_done;
-  quiet.Start(one, [&](const AttentionReport& report) { quiet_done.set_value(report); });
-  EXPECT_EQ(quiet_done.get_future().get().workers, 1);
-
-  Started small(RandomInputs({1, 1, 1, 64, 512, 32, 32}, store, generator));
-  std::atomic<bool> enough{false};
-  std::promise<void> last_small;
-  std::int64_t smalls = 0;
-  const std::function<void(const AttentionReport&)> again = [&](const AttentionReport&) {
-    ++smalls;
-    if (enough) return last_small.set_value();
-    small.Start(one, again);
-  };
-  disturbed.Start(one, [&](const AttentionReport& report) {
-    enough = true;
-    disturbed_done.set_value(report);
-  });
-  small.Start(one, again);
-  const AttentionReport report = disturbed_done.get_future().get();
-  last_small.get_future().wait();
-  EXPECT_TRUE(report.status.ok()) << report.status;
-  EXPECT_GE(smalls, 2);
-  EXPECT_EQ(disturbed.outputs, quiet.outputs);
 }
 
 }  // namespace
