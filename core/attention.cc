@@ -361,15 +361,16 @@ template <class Take>
 void AddAttention(Run* run, Take take) {
   const Problem& problem = *run->problem;
   TilePlan& plan = *run->tiles;
+  const std::int64_t strips = PackedStrips(problem);
   take(
-      plan.packs_ahead ? problem.batch * problem.kv_heads * plan.key_tiles : 0,
-      std::min(problem.kv_rows, kKeyTileColumns) * (problem.d_k + problem.d_v) * 8, Sink::kUntouched,
-      [run](std::int64_t item, WorkerContext&) {
-        const std::int64_t tiles = run->tiles->key_tiles, heads = run->problem->kv_heads;
-        PackAhead(*run->tiles, item / tiles / heads, item / tiles % heads, item % tiles);
+      plan.packs_ahead ? problem.batch * problem.kv_heads * plan.key_tiles * strips : 0,
+      std::min(problem.kv_rows, kKeyTileColumns) * CeilDiv(problem.d_k + problem.d_v, strips) * 8, Sink::kUntouched,
+      [run, strips](std::int64_t item, WorkerContext&) {
+        const std::int64_t tiles = run->tiles->key_tiles, heads = run->problem->kv_heads, tile = item / strips;
+        PackAhead(*run->tiles, tile / tiles / heads, tile / tiles % heads, tile % tiles, item % strips);
       },
-      WhileComing(run, [run](const Problem& p, const Arrived& arrived) {
-        return KeyTilesReady(p, run->tiles->key_tiles, PacksValuesAhead(p), arrived);
+      WhileComing(run, [run, strips](const Problem& p, const Arrived& arrived) {
+        return KeyTilesReady(p, run->tiles->key_tiles, PacksValuesAhead(p), arrived) * strips;
       }));
   AddRanges(run, take);
   const std::int64_t tile_rows = plan.tile_rows, row_cost = problem.kv_rows * (problem.d_k + problem.d_v) + 256;

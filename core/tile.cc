@@ -122,7 +122,7 @@ void QueryTile::Products(Rows rows, std::int64_t key, std::int64_t columns) {
     return;
   }
   const std::int64_t tile = key / kKeyTileColumns;
-  if (!plan_.packs_ahead) PackKeys(plan_, b_, kv_head_, tile, packed_);
+  if (!plan_.packs_ahead) PackKeys(plan_, b_, kv_head_, tile, {0, plan_.packed_depth}, packed_);
   const float* const packed = (plan_.packs_ahead ? plan_.KeyTile(b_, kv_head_, tile) : packed_) + key % kKeyTileColumns;
   const GemmShape shape{rows.count,          columns,     problem_.d_k, q_stride_,
                         plan_.packed_stride, kTileStride, false,        plan_.pairs};

@@ -165,27 +165,46 @@ void TurnKey(TilePlan& plan, std::int64_t b, std::int64_t n, std::byte* scratch)
   Turn(plan.problem, plan.problem.k, plan.k, b, n, KeyPosition(plan.problem, b, n), scratch);
 }
 
-void PackKeys(const TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile, float* packed) {
+void PackKeys(const TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile, Strip depth,
+              float* packed) {
   const std::int64_t key = tile * kKeyTileColumns;
   const std::int64_t keys = std::min(kKeyTileColumns, plan.problem.kv_len[static_cast<std::size_t>(b)] - key);
+  // A pair of bfloat16 moves as one float32.
+  const DType moved = plan.pairs ? DType::kFloat32 : plan.k.dtype;
+  const std::int64_t stride = plan.pairs ? plan.k.stride[2] / 2 : plan.k.stride[2];
   for (std::int64_t j = 0, run = 0; j < keys; j += run) {
     run = std::min(plan.k.RowsTogether(key + j), keys - j);
-    // A pair of bfloat16 moves as one float32.
-    PackTransposed(plan.pairs ? DType::kFloat32 : plan.k.dtype, plan.k.Row(b, kv_head, key + j),
-                   plan.pairs ? plan.k.stride[2] / 2 : plan.k.stride[2], run, plan.packed_depth, packed + j,
-                   plan.packed_stride);
+    PackTransposed(moved, plan.k.Row(b, kv_head, key + j) + depth.first * ElementBytes(moved), stride, run,
+                   depth.end - depth.first, packed + depth.first * plan.packed_stride + j, plan.packed_stride);
   }
 }
 
-void PackAhead(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile) {
+std::int64_t PackedStrips(const Problem& problem) {
+  return CeilDiv(std::max(PackedDepth(problem), PacksValuesAhead(problem) ? problem.d_v : 0), kPackedTogether);
+}
+
+namespace {
+
+Strip StripOf(std::int64_t strip, std::int64_t width) {
+  return {std::min(width, strip * kPackedTogether), std::min(width, (strip + 1) * kPackedTogether)};
+}
+
+}  // namespace
+
+void PackAhead(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile, std::int64_t strip) {
   if (InPlace(plan.problem, b)) return;
-  PackKeys(plan, b, kv_head, tile, const_cast<float*>(plan.KeyTile(b, kv_head, tile)));
+  const Strip depth = StripOf(strip, plan.packed_depth);
+  if (depth.first < depth.end) {
+    PackKeys(plan, b, kv_head, tile, depth, const_cast<float*>(plan.KeyTile(b, kv_head, tile)));
+  }
   if (plan.packed_v.data() == nullptr) return;
+  const Strip width = StripOf(strip, plan.problem.d_v);
   const std::int64_t key = tile * kKeyTileColumns;
   const std::int64_t end = std::min(key + kKeyTileColumns, plan.problem.kv_len[static_cast<std::size_t>(b)]);
   for (std::int64_t j = key; j < end; ++j) {
-    WidenToFloat(plan.v.dtype, plan.v.Row(b, kv_head, j), plan.problem.d_v,
-                 reinterpret_cast<float*>(const_cast<std::byte*>(plan.wide_v.Row(b, kv_head, j))));
+    auto* const row = reinterpret_cast<float*>(const_cast<std::byte*>(plan.wide_v.Row(b, kv_head, j)));
+    WidenToFloat(plan.v.dtype, plan.v.Row(b, kv_head, j) + width.first * ElementBytes(plan.v.dtype),
+                 width.end - width.first, row + width.first);
   }
 }
 

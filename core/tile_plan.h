@@ -88,11 +88,18 @@ bool TakesPairs(const Problem& problem, bool machine_has_pairs = HasPairProducts
 // 4-byte elements of one packed key.
 std::int64_t PackedDepth(const Problem& problem);
 
-// K of key tile `tile` of one kv head -> packed [packed_depth, packed_stride]. Keys at kv_len[b] and beyond are not
-// read.
-void PackKeys(const TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile, float* packed);
+// Elements [first, end) of a row: of q, k and v, or of a packed key.
+struct Strip {
+  std::int64_t first = 0, end = 0;
+};
 
-// The same ahead of all units: KeyTile, and the tile's rows of packed_v.
-void PackAhead(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile);
+// K of key tile `tile` of one kv head -> those rows of packed [packed_depth, packed_stride]. Keys at kv_len[b] and
+// beyond are not read.
+void PackKeys(const TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile, Strip depth,
+              float* packed);
+
+// The same ahead of all units, strip by strip of kPackedTogether elements: KeyTile, and the tile's rows of packed_v.
+std::int64_t PackedStrips(const Problem& problem);
+void PackAhead(TilePlan& plan, std::int64_t b, std::int64_t kv_head, std::int64_t tile, std::int64_t strip);
 
 }  // namespace attnd

@@ -49,6 +49,9 @@ constexpr std::int64_t kProjectionRows = 128;
 constexpr std::int64_t kProjectionColumns = 256;
 constexpr std::int64_t kProjectionDepth = 256;
 
+// Elements of each row of K and V that one unit packs.
+constexpr std::int64_t kPackedTogether = 1024;
+
 // Bytes of rows that one unit hands to the sink when whole rows of weights or scores are wanted.
 constexpr std::int64_t kEmitBytes = std::int64_t{1} << 20;
 

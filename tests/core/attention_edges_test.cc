@@ -83,6 +83,9 @@ TEST(AttentionEdgesTest, WidthsByWidths) {
 // Wider than the products' own blocks, and more keys and rows than two tiles with heads that are grouped.
 TEST(AttentionEdgesTest, BeyondTheEdges) {
   for (const std::int64_t rows : {3, 33}) ExpectLikeReference({1, 1, 1, rows, 70, 1100, 1099});
+  // Packed in strips, of which K and V have not the same number.
+  ExpectLikeReference({1, 1, 1, 33, 70, 1100, 2100}, DType::kBFloat16);
+  ExpectLikeReference({1, 1, 1, 33, 70, 2050, 30}, DType::kFloat16);
   ExpectLikeReference({2, 4, 2, 140, 530, 17, 33}, DType::kFloat32, /*causal=*/true);
 }
 
