@@ -10,6 +10,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 GRPC_OR_PROTO = ("grpc", "grpcpp/", "google/protobuf/", "attnd/v1/")
 # Room -> what no file of it may include.
 FORBIDDEN = {
+    "proto": ("core/", "server/", "client/", "tests/"),
     "core": ("server/", "client/", "proto/", "tests/", *GRPC_OR_PROTO),
     "server": ("client/", "tests/"),
     "client": ("core/", "server/", "tests/"),

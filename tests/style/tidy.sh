@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build="${1:-build/release}"
 shift || true
 files=("$@")
-if [ "$#" = 0 ]; then mapfile -t files < <(find core server client -name '*.cc' | sort); fi
+if [ "$#" = 0 ]; then mapfile -t files < <(find proto core server client -name '*.cc' | sort); fi
 printf '%s\0' "${files[@]}" |
   xargs -0 -n 1 -P "$(nproc)" clang-tidy -p "$build" --quiet --warnings-as-errors='*' \
     2> >(grep -vE 'warnings? generated|^$' >&2)
