@@ -62,6 +62,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& targe
   arguments.SetMaxSendMessageSize(-1);
   // Two clients are two connections, even to the same target.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // A peer that is gone, or takes no more bytes, ends the calls that wait for it; gRPC alone would wait beyond their
+  // deadlines. Servers refuse pings more often than every 10 s.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
   arguments.SetUserAgentPrefix(absl::StrCat("attn/", ATTND_VERSION));
   auto impl = std::make_unique<Impl>();
   impl->options = options;

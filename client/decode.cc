@@ -7,15 +7,15 @@
 
 namespace attnd::client {
 
-absl::StatusOr<RawRequest> SplitReply(grpc::ByteBuffer& buffer, google::protobuf::Message& reply) {
-  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *reply.GetDescriptor(), kNoSkeletonLimit);
+absl::StatusOr<RawMessage> SplitReply(grpc::ByteBuffer& buffer, google::protobuf::Message& reply) {
+  absl::StatusOr<RawMessage> raw = RawMessage::Split(buffer, *reply.GetDescriptor(), kNoSkeletonLimit);
   if (raw.ok() && raw->ParseSkeleton(reply).ok()) return raw;
   return absl::InternalError(absl::StrCat("the server sent no valid ", reply.GetDescriptor()->full_name()));
 }
 
 absl::StatusOr<Answer> DecodeAnswer(const Problem& problem, grpc::ByteBuffer& buffer) {
   v1::AttendResponse response;
-  absl::StatusOr<RawRequest> raw = SplitReply(buffer, response);
+  absl::StatusOr<RawMessage> raw = SplitReply(buffer, response);
   if (!raw.ok()) return raw.status();
   Answer answer;
   std::vector<DataExtent> extents;

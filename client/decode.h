@@ -8,12 +8,12 @@
 #include "absl/status/statusor.h"
 #include "client/client.h"
 #include "client/problem.h"
-#include "proto/wire/raw_request.h"
+#include "proto/wire/raw_message.h"
 
 namespace attnd::client {
 
 // Fills `reply`, whose `bytes` fields are DataExtents into the result, and empties `buffer`.
-absl::StatusOr<RawRequest> SplitReply(grpc::ByteBuffer& buffer, google::protobuf::Message& reply);
+absl::StatusOr<RawMessage> SplitReply(grpc::ByteBuffer& buffer, google::protobuf::Message& reply);
 
 // What Attend answers to the problem.
 absl::StatusOr<Answer> DecodeAnswer(const Problem& problem, grpc::ByteBuffer& buffer);

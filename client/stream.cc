@@ -83,7 +83,7 @@ absl::StatusOr<Answer> Stream::Impl::Receive(Call& call) {
       call.ended = true;
       return absl::UnavailableError("");  // Attend asks the stream why
     }
-    absl::StatusOr<RawRequest> raw = SplitReply(buffer, response);
+    absl::StatusOr<RawMessage> raw = SplitReply(buffer, response);
     if (!raw.ok()) return raw.status();
     if (response.problem_id() != call.id) {
       return absl::InternalError(

@@ -12,21 +12,25 @@ namespace {
 
 constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max();
 
-// Bytes of the largest block of rows that a worker fills at a time: a tile's rows of an output, about kEmitBytes and at
-// least one row of what is as wide as the keys.
+// Most bytes of blocks of rows that a worker has open at a time: weights and scores of the same rows are written
+// together, about kEmitBytes of each and at least one row; other outputs one tile of rows after the other.
 std::int64_t OpenBlockBytes(const Problem& problem) {
-  std::int64_t largest = 0;
+  std::int64_t together = 0, largest = 0;
   for (int number = 1; number < kOutputKindCount; ++number) {
     const auto kind = static_cast<OutputKind>(number);
     if (!problem.Wants(kind)) continue;
     const std::array<std::int64_t, 4> shape = problem.OutputShape(kind);
-    const bool as_wide_as_keys = IsOfKeys(kind);
-    const std::int64_t rows = as_wide_as_keys ? 1 : std::min(shape[2], kProjectionRows);
+    const std::int64_t rows = IsOfKeys(kind) ? 1 : std::min(shape[2], kProjectionRows);
     const std::int64_t bytes =
         CheckedProduct({rows, shape[3], ElementBytes(problem.OutputDType(kind))}).value_or(kMostBytes);
-    largest = std::max(largest, as_wide_as_keys ? std::max(bytes, kEmitBytes) : bytes);
+    if (IsOfKeys(kind)) {
+      together = CheckedSum({together, std::max(bytes, kEmitBytes)}).value_or(kMostBytes);
+    } else {
+      largest = std::max(largest, bytes);
+    }
   }
-  return largest;
+  // A row of reference mode opens them all.
+  return CheckedSum({together, largest}).value_or(kMostBytes);
 }
 
 std::int64_t Sum(const std::vector<NamedBytes>& items) {

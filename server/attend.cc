@@ -79,7 +79,7 @@ class AttendCall final : public grpc::ServerUnaryReactor,
     if (!status.ok()) return status;
     auto message = std::make_unique<v1::AttendRequest>();
     // gRPC keeps `request` until the call ends, and nothing reads it again.
-    absl::StatusOr<RawRequest> raw = Receive(engine_, const_cast<grpc::ByteBuffer&>(request), *message, reservation_);
+    absl::StatusOr<RawMessage> raw = Receive(engine_, const_cast<grpc::ByteBuffer&>(request), *message, reservation_);
     if (!raw.ok()) return raw.status();
     absl::StatusOr<DecodedProblem> decoded = DecodeProblem(*message, DataRule::kWhole);
     if (!decoded.ok()) return decoded.status();

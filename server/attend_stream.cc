@@ -146,7 +146,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       }
     }
     v1::AttendStreamRequest message;
-    absl::StatusOr<RawRequest> raw = Receive(engine_, incoming_, message, held);
+    absl::StatusOr<RawMessage> raw = Receive(engine_, incoming_, message, held);
     if (absl::IsResourceExhausted(raw.status())) {
       Refuse(peek.problem_id, raw.status());
       return absl::OkStatus();
@@ -156,7 +156,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     return absl::OkStatus();
   }
 
-  void Handle(const v1::AttendStreamRequest& message, RawRequest raw, Reservation held) {
+  void Handle(const v1::AttendStreamRequest& message, RawMessage raw, Reservation held) {
     const std::uint64_t id = message.problem_id();
     if (absl::Status status = CheckKnownFields(message); !status.ok()) return Refuse(id, status);
     switch (message.part_case()) {
@@ -168,7 +168,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     Refuse(id, absl::InvalidArgumentError("part: absent, expected header, piece or cancel"));
   }
 
-  void HandleHeader(const v1::AttendStreamRequest& message, RawRequest raw, Reservation held) {
+  void HandleHeader(const v1::AttendStreamRequest& message, RawMessage raw, Reservation held) {
     const std::uint64_t id = message.problem_id();
     if (engine_.lifecycle.draining()) return Refuse(id, Draining());
     {
@@ -200,7 +200,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     if (problem->complete()) RunProblem(problem);
   }
 
-  void HandlePiece(const v1::AttendStreamRequest& message, RawRequest& raw) {
+  void HandlePiece(const v1::AttendStreamRequest& message, RawMessage& raw) {
     const std::uint64_t id = message.problem_id();
     ProblemPtr problem;
     {

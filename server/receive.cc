@@ -18,9 +18,9 @@ constexpr std::int64_t kParsedBytesPerByte = 24;
 
 }  // namespace
 
-absl::StatusOr<RawRequest> Receive(const Engine& engine, grpc::ByteBuffer& buffer, google::protobuf::Message& message,
+absl::StatusOr<RawMessage> Receive(const Engine& engine, grpc::ByteBuffer& buffer, google::protobuf::Message& message,
                                    Reservation& held) {
-  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *message.GetDescriptor(), SkeletonBytesMax(engine.config));
+  absl::StatusOr<RawMessage> raw = RawMessage::Split(buffer, *message.GetDescriptor(), SkeletonBytesMax(engine.config));
   if (absl::IsResourceExhausted(raw.status())) {
     return absl::ResourceExhaustedError(absl::StrCat(raw.status().message(), " (an eighth of message_bytes_max)"));
   }

@@ -6,7 +6,7 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include "absl/status/statusor.h"
-#include "proto/wire/raw_request.h"
+#include "proto/wire/raw_message.h"
 #include "server/engine.h"
 
 namespace attnd::server {
@@ -16,7 +16,7 @@ constexpr std::int64_t kFreeMessageBytes = 64 << 10;
 
 // Fills `message`, whose `bytes` fields are DataExtents, and empties `buffer`. `held` is what was reserved for the same
 // message, and grows. INVALID_ARGUMENT when the bytes are no such message, RESOURCE_EXHAUSTED.
-absl::StatusOr<RawRequest> Receive(const Engine& engine, grpc::ByteBuffer& buffer, google::protobuf::Message& message,
+absl::StatusOr<RawMessage> Receive(const Engine& engine, grpc::ByteBuffer& buffer, google::protobuf::Message& message,
                                    Reservation& held);
 
 }  // namespace attnd::server

@@ -26,7 +26,7 @@ grpc::ServerUnaryReactor* AnswerNow(Engine& engine, absl::string_view method, gr
     grpc::ByteBuffer message = *request;
     Request parsed;
     Reservation held(engine.budget.AccountOf(record.peer));
-    const absl::StatusOr<RawRequest> raw = Receive(engine, message, parsed, held);
+    const absl::StatusOr<RawMessage> raw = Receive(engine, message, parsed, held);
     if (!raw.ok()) return raw.status();
     if (absl::Status status = CheckKnown(parsed); !status.ok()) return status;
     const auto answered = answer(parsed);

@@ -33,7 +33,7 @@ StreamProblem::StreamProblem(Engine& engine, std::uint64_t id, absl::Time call_d
 
 absl::StatusOr<std::shared_ptr<StreamProblem>> StreamProblem::Open(Engine& engine,
                                                                    const v1::AttendStreamRequest& message,
-                                                                   RawRequest raw, Reservation held,
+                                                                   RawMessage raw, Reservation held,
                                                                    absl::Time call_deadline, std::string client,
                                                                    BlockWriter& writer) {
   std::shared_ptr<StreamProblem> problem(
@@ -43,7 +43,7 @@ absl::StatusOr<std::shared_ptr<StreamProblem>> StreamProblem::Open(Engine& engin
   return problem;
 }
 
-absl::Status StreamProblem::Begin(const v1::AttendRequest& header, RawRequest raw, Reservation held) {
+absl::Status StreamProblem::Begin(const v1::AttendRequest& header, RawMessage raw, Reservation held) {
   reservation_ = std::move(held);
   absl::StatusOr<DecodedProblem> decoded = DecodeProblem(header, DataRule::kWholeOrLater);
   if (!decoded.ok()) return decoded.status();
@@ -87,7 +87,7 @@ absl::Status StreamProblem::Begin(const v1::AttendRequest& header, RawRequest ra
   return absl::OkStatus();
 }
 
-absl::Status StreamProblem::Accept(const v1::TensorPiece& piece, RawRequest& raw) {
+absl::Status StreamProblem::Accept(const v1::TensorPiece& piece, RawMessage& raw) {
   for (Pending& pending : pending_) {
     if (pending.path != piece.tensor()) continue;
     const DataExtent data = ExtentOf(piece.data());

@@ -15,7 +15,7 @@
 #include "attnd/v1/attention.pb.h"
 #include "core/attention.h"
 #include "core/buffer.h"
-#include "proto/wire/raw_request.h"
+#include "proto/wire/raw_message.h"
 #include "server/block_sink.h"
 #include "server/byte_cover.h"
 #include "server/engine.h"
@@ -29,11 +29,11 @@ class StreamProblem {
   // `raw`, and makes room for those that will come in pieces. `message` holds the header, for which `held` was
   // reserved.
   static absl::StatusOr<std::shared_ptr<StreamProblem>> Open(Engine& engine, const v1::AttendStreamRequest& message,
-                                                             RawRequest raw, Reservation held, absl::Time call_deadline,
+                                                             RawMessage raw, Reservation held, absl::Time call_deadline,
                                                              std::string client, BlockWriter& writer);
 
   // Puts a piece, whose bytes are in `raw`, in its place. An error is the problem's.
-  absl::Status Accept(const v1::TensorPiece& piece, RawRequest& raw);
+  absl::Status Accept(const v1::TensorPiece& piece, RawMessage& raw);
   bool complete() const { return missing_ == 0; }
   // Whether something of it could be computed now: all came, or it is large and all but q, k, v and x did.
   bool can_start() const { return complete() || (early_ && missing_others_ == 0); }
@@ -74,7 +74,7 @@ class StreamProblem {
   };
 
   StreamProblem(Engine& engine, std::uint64_t id, absl::Time call_deadline, std::string client, BlockWriter& writer);
-  absl::Status Begin(const v1::AttendRequest& header, RawRequest raw, Reservation held);
+  absl::Status Begin(const v1::AttendRequest& header, RawMessage raw, Reservation held);
   // Of a tensor by its path: q, k, v or x; null for others.
   std::atomic<std::int64_t>* ArrivedOf(absl::string_view path);
 

@@ -289,7 +289,7 @@ std::int64_t TensorBytes(const InputTensor& tensor) {
   return CheckedProduct(factors).value_or(0);
 }
 
-std::vector<AlignedBuffer<std::byte>> CopyTensors(RawRequest& raw, const std::vector<TensorExtent>& came,
+std::vector<AlignedBuffer<std::byte>> CopyTensors(RawMessage& raw, const std::vector<TensorExtent>& came,
                                                   ProblemInputs& inputs) {
   std::vector<AlignedBuffer<std::byte>> buffers;
   std::vector<DataCopy> copies;

@@ -1,4 +1,4 @@
-// What a request says: messages from RawRequest -> ProblemInputs, and each tensor's bytes into a buffer of its own.
+// What a request says: messages from RawMessage -> ProblemInputs, and each tensor's bytes into a buffer of its own.
 //
 // A message is refused, with the field, what came and what was expected, when it holds a field or an enum value that
 // the contract does not have, at any depth, or a tensor whose dtype, shape and bytes do not agree. What the problem
@@ -19,7 +19,7 @@
 #include "attnd/v1/attention.pb.h"
 #include "core/buffer.h"
 #include "core/problem.h"
-#include "proto/wire/raw_request.h"
+#include "proto/wire/raw_message.h"
 
 namespace attnd::server {
 
@@ -56,7 +56,7 @@ struct DecodedProblem {
   std::int64_t weight = 0;         // of its priority, in shares of compute
 };
 
-// `request` is from RawRequest::ParseSkeleton. Calls CheckKnown.
+// `request` is from RawMessage::ParseSkeleton. Calls CheckKnown.
 absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, DataRule rule);
 
 // Every tensor that came, under the path that pieces name it by: "q", "projection.w_q", "options.rotary.q_positions".
@@ -66,7 +66,7 @@ void ForEachTensor(ProblemInputs& inputs, absl::FunctionRef<void(absl::string_vi
 std::int64_t TensorBytes(const InputTensor& tensor);
 
 // Copies what `came` of `inputs`, points the tensors at the copies and gives the slices of `raw` back.
-std::vector<AlignedBuffer<std::byte>> CopyTensors(RawRequest& raw, const std::vector<TensorExtent>& came,
+std::vector<AlignedBuffer<std::byte>> CopyTensors(RawMessage& raw, const std::vector<TensorExtent>& came,
                                                   ProblemInputs& inputs);
 
 }  // namespace attnd::server

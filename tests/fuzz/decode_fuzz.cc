@@ -11,13 +11,13 @@
 #include "attnd/v1/attention.pb.h"
 #include "core/attention.h"
 #include "core/cost.h"
-#include "proto/wire/raw_request.h"
+#include "proto/wire/raw_message.h"
 #include "server/wire/decode.h"
 #include "tests/proto/messages.h"
 
 namespace {
 
-using attnd::RawRequest;
+using attnd::RawMessage;
 using attnd::server::DataRule;
 
 constexpr attnd::ProblemLimits kLimits = {1 << 12, 1 << 16};
@@ -33,12 +33,12 @@ attnd::Executor& Pool() {
   return *pool;
 }
 
-absl::StatusOr<RawRequest> Read(const std::string& bytes, google::protobuf::Message& message) {
+absl::StatusOr<RawMessage> Read(const std::string& bytes, google::protobuf::Message& message) {
   // Slices of 1 to 64 bytes by the bytes themselves.
   std::size_t at = 0;
   const auto next_size = [&] { return 1 + static_cast<std::uint8_t>(bytes[at++ % bytes.size()]) % 64; };
   grpc::ByteBuffer buffer = attnd::CutIntoSlices(bytes, next_size);
-  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *message.GetDescriptor(), attnd::kNoSkeletonLimit);
+  absl::StatusOr<RawMessage> raw = RawMessage::Split(buffer, *message.GetDescriptor(), attnd::kNoSkeletonLimit);
   if (!raw.ok()) return raw.status();
   if (absl::Status status = raw->ParseSkeleton(message); !status.ok()) return status;
   return raw;
@@ -49,7 +49,7 @@ template <typename Message>
 bool CompareWithStock(const std::string& bytes) {
   Message stock, message;
   const bool taken = stock.ParseFromString(bytes);
-  absl::StatusOr<RawRequest> raw = Read(bytes, message);
+  absl::StatusOr<RawMessage> raw = Read(bytes, message);
   Check(raw.ok() == taken);
   if (!taken) return false;
   attnd::Rejoin(message, *raw);
@@ -59,7 +59,7 @@ bool CompareWithStock(const std::string& bytes) {
 
 void Decode(const std::string& bytes, DataRule rule) {
   attnd::v1::AttendRequest request;
-  absl::StatusOr<RawRequest> raw = Read(bytes, request);
+  absl::StatusOr<RawMessage> raw = Read(bytes, request);
   absl::StatusOr<attnd::server::DecodedProblem> decoded = attnd::server::DecodeProblem(request, rule);
   if (!decoded.ok()) return Check(decoded.status().code() == absl::StatusCode::kInvalidArgument);
   const auto tensors = attnd::server::CopyTensors(*raw, decoded->came, decoded->inputs);

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/wire/raw_request.h"
+#include "proto/wire/raw_message.h"
 
 namespace attnd {
 
@@ -32,7 +32,7 @@ grpc::ByteBuffer CutIntoSlices(const std::string& bytes, NextSize next_size) {
 }
 
 // Puts the bytes that `message`'s extents name in their place.
-inline void Rejoin(google::protobuf::Message& message, RawRequest& raw) {
+inline void Rejoin(google::protobuf::Message& message, RawMessage& raw) {
   using google::protobuf::FieldDescriptor;
   struct Place {
     google::protobuf::Message* message;

@@ -41,7 +41,7 @@ struct Read {
 
 absl::StatusOr<Read> ReadProblem(const v1::AttendRequest& request, DataRule rule) {
   grpc::ByteBuffer buffer = EncodeMessage(request);
-  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *request.GetDescriptor(), kNoSkeletonLimit);
+  absl::StatusOr<RawMessage> raw = RawMessage::Split(buffer, *request.GetDescriptor(), kNoSkeletonLimit);
   if (!raw.ok()) return raw.status();
   v1::AttendRequest message;
   if (absl::Status status = raw->ParseSkeleton(message); !status.ok()) return status;
@@ -184,7 +184,7 @@ TEST(DecodeTest, BytesThatAreNoMessage) {
        {std::string("\xff"), std::string("\x0a\x05\x08", 3), std::string("\x0a\xff\xff\xff\xff\x7f", 6)}) {
     grpc::Slice slice(bytes);
     grpc::ByteBuffer buffer(&slice, 1);
-    const absl::Status status = RawRequest::Split(buffer, *v1::AttendRequest::descriptor(), kNoSkeletonLimit).status();
+    const absl::Status status = RawMessage::Split(buffer, *v1::AttendRequest::descriptor(), kNoSkeletonLimit).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(status.message()), "the message is not a valid attnd.v1.AttendRequest");
   }

@@ -100,7 +100,7 @@ TEST(PlanTest, RefusesWhatMeansNothing) {
   request = Request(1, 8, 4);
   request.mutable_problem()->mutable_q()->set_data("x");
   grpc::ByteBuffer buffer = EncodeMessage(request);
-  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *request.GetDescriptor(), kNoSkeletonLimit);
+  absl::StatusOr<RawMessage> raw = RawMessage::Split(buffer, *request.GetDescriptor(), kNoSkeletonLimit);
   ASSERT_TRUE(raw.ok() && raw->ParseSkeleton(request).ok());
   EXPECT_EQ(std::string(AnswerPlan(TestEngine(), request).status().message()),
             "q.data: 1 bytes, expected none: Plan takes shapes only");

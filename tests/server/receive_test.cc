@@ -38,7 +38,7 @@ TEST(ReceiveTest, AMessageOfFewSmallFieldsNeedsNoReservation) {
   grpc::ByteBuffer buffer = EncodeMessage(request);
   v1::AttendRequest message;
   Reservation held = NothingHeld();
-  const absl::StatusOr<RawRequest> raw = Receive(TestEngine(), buffer, message, held);
+  const absl::StatusOr<RawMessage> raw = Receive(TestEngine(), buffer, message, held);
   ASSERT_TRUE(raw.ok()) << raw.status();
   EXPECT_EQ(held.bytes(), 0);
   EXPECT_EQ(message.options().q_len_size(), 1000);
@@ -50,7 +50,7 @@ TEST(ReceiveTest, ManySmallFieldsAreReservedOnTopOfWhatIsHeld) {
     Reservation held = NothingHeld();
     ASSERT_TRUE(held.GrowTo("bytes of the message", 1000).ok());
     v1::AttendRequest message;
-    const absl::StatusOr<RawRequest> raw = Receive(TestEngine(), buffer, message, held);
+    const absl::StatusOr<RawMessage> raw = Receive(TestEngine(), buffer, message, held);
     ASSERT_TRUE(raw.ok()) << raw.status();
     EXPECT_GE(held.bytes(), 1000 + static_cast<std::int64_t>(message.SpaceUsedLong()));
     EXPECT_EQ(TestEngine().budget.bytes_used(), held.bytes());
@@ -92,7 +92,7 @@ TEST(ReceiveTest, ListsOfManySequencesFit) {
   grpc::ByteBuffer buffer = EncodeMessage(request);
   v1::AttendRequest message;
   Reservation held = NothingHeld();
-  const absl::StatusOr<RawRequest> raw = Receive(TestEngine(), buffer, message, held);
+  const absl::StatusOr<RawMessage> raw = Receive(TestEngine(), buffer, message, held);
   ASSERT_TRUE(raw.ok()) << raw.status();
   EXPECT_EQ(message.SerializeAsString(), request.SerializeAsString());
 }

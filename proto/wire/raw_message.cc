@@ -1,4 +1,4 @@
-#include "proto/wire/raw_request.h"
+#include "proto/wire/raw_message.h"
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/coded_stream.h>
@@ -248,10 +248,10 @@ DataExtent ExtentOf(const std::string& data) {
   return extent;
 }
 
-absl::StatusOr<RawRequest> RawRequest::Split(grpc::ByteBuffer& buffer, const Descriptor& type,
+absl::StatusOr<RawMessage> RawMessage::Split(grpc::ByteBuffer& buffer, const Descriptor& type,
                                              std::int64_t skeleton_bytes_max) {
   static const TypeWalks walks(*v1::AttendRequest::descriptor()->file());
-  RawRequest request;
+  RawMessage request;
   const auto bytes = static_cast<std::int64_t>(buffer.Length());
   if (bytes > 0 && !buffer.Dump(&request.slices_).ok()) return NoMessage(type);
   buffer.Clear();
@@ -265,13 +265,13 @@ absl::StatusOr<RawRequest> RawRequest::Split(grpc::ByteBuffer& buffer, const Des
   return request;
 }
 
-absl::Status RawRequest::ParseSkeleton(google::protobuf::Message& message) {
+absl::Status RawMessage::ParseSkeleton(google::protobuf::Message& message) {
   const bool parsed = message.ParseFromString(skeleton_);
   skeleton_ = std::string();
   return parsed ? absl::OkStatus() : NoMessage(*message.GetDescriptor());
 }
 
-void RawRequest::TakeOut(const std::vector<DataExtent>& extents,
+void RawMessage::TakeOut(const std::vector<DataExtent>& extents,
                          absl::FunctionRef<void(std::size_t index, absl::string_view part)> take) {
   std::vector<std::size_t> order(extents.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -300,7 +300,7 @@ void RawRequest::TakeOut(const std::vector<DataExtent>& extents,
   slices_.clear();
 }
 
-void RawRequest::CopyOut(std::vector<DataCopy> copies) {
+void RawMessage::CopyOut(std::vector<DataCopy> copies) {
   std::vector<DataExtent> extents;
   extents.reserve(copies.size());
   for (const DataCopy& copy : copies) extents.push_back(copy.from);

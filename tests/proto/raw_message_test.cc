@@ -1,5 +1,5 @@
 // A raw request says what stock protobuf says of the same bytes, however they were encoded and cut into slices.
-#include "proto/wire/raw_request.h"
+#include "proto/wire/raw_message.h"
 
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ std::string Stock(const Message& type, const std::string& wire) {
 
 std::string Raw(const Message& type, grpc::ByteBuffer buffer) {
   const std::unique_ptr<Message> message(type.New());
-  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *type.GetDescriptor(), kNoSkeletonLimit);
+  absl::StatusOr<RawMessage> raw = RawMessage::Split(buffer, *type.GetDescriptor(), kNoSkeletonLimit);
   EXPECT_EQ(buffer.Length(), 0u);
   if (!raw.ok() || !raw->ParseSkeleton(*message).ok()) return "refused";
   Rejoin(*message, *raw);
@@ -47,7 +47,7 @@ grpc::ByteBuffer Whole(const std::string& wire) {
   return CutIntoSlices(wire, [&] { return std::max<std::size_t>(wire.size(), 1); });
 }
 
-TEST(RawRequestTest, WhatALegalEncoderSendsIsReadAsStockProtobufReadsIt) {
+TEST(RawMessageTest, WhatALegalEncoderSendsIsReadAsStockProtobufReadsIt) {
   std::set<std::string> answers;
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     RandomWire random(seed);
@@ -67,7 +67,7 @@ TEST(RawRequestTest, WhatALegalEncoderSendsIsReadAsStockProtobufReadsIt) {
   EXPECT_GT(answers.size(), 3000u);
 }
 
-TEST(RawRequestTest, CutShortOrSpoiledItIsJudgedAsStockProtobufJudgesIt) {
+TEST(RawMessageTest, CutShortOrSpoiledItIsJudgedAsStockProtobufJudgesIt) {
   const google::protobuf::LogSilencer silence;  // protobuf writes of each string that is not UTF-8
   int refused = 0, taken = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
@@ -91,7 +91,7 @@ TEST(RawRequestTest, CutShortOrSpoiledItIsJudgedAsStockProtobufJudgesIt) {
 }
 
 // Encodings that are easily judged otherwise than by protobuf.
-TEST(RawRequestTest, TheEdgesOfTheWireFormat) {
+TEST(RawMessageTest, TheEdgesOfTheWireFormat) {
   const auto deep = [](int groups) { return std::string(groups, '\x7b') + std::string(groups, '\x7c'); };  // field 15
   const std::string q_of_1("\x0a\x03\x1a\x01x", 5);
   struct {
@@ -138,7 +138,7 @@ TEST(RawRequestTest, TheEdgesOfTheWireFormat) {
   }
 }
 
-TEST(RawRequestTest, TheLastDataCountsAndAOneofHasOneMember) {
+TEST(RawMessageTest, TheLastDataCountsAndAOneofHasOneMember) {
   v1::AttendRequest first, second;
   first.mutable_q()->set_dtype(v1::DATA_TYPE_FLOAT32);
   first.mutable_q()->set_data("first");
@@ -148,7 +148,7 @@ TEST(RawRequestTest, TheLastDataCountsAndAOneofHasOneMember) {
   const std::string emptied("\x12\x02\x1a\x00", 4);  // k.data = ""
   const auto read = [](const std::string& wire, Message& message) {
     grpc::ByteBuffer buffer = Whole(wire);
-    absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *message.GetDescriptor(), kNoSkeletonLimit);
+    absl::StatusOr<RawMessage> raw = RawMessage::Split(buffer, *message.GetDescriptor(), kNoSkeletonLimit);
     ASSERT_TRUE(raw.ok() && raw->ParseSkeleton(message).ok());
     Rejoin(message, *raw);
   };
@@ -176,24 +176,24 @@ TEST(RawRequestTest, TheLastDataCountsAndAOneofHasOneMember) {
   EXPECT_EQ(last.SerializeAsString(), cancel.SerializeAsString());
 }
 
-TEST(RawRequestTest, ASkeletonHoldsNoTensorBytesAndIsBounded) {
+TEST(RawMessageTest, ASkeletonHoldsNoTensorBytesAndIsBounded) {
   v1::AttendRequest request;
   for (v1::Tensor* tensor : {request.mutable_q(), request.mutable_options()->mutable_rotary()->mutable_q_positions()}) {
     tensor->set_data(std::string(1 << 20, 'x'));
   }
   grpc::ByteBuffer buffer = Whole(request.SerializeAsString());
-  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *request.GetDescriptor(), 100);
+  absl::StatusOr<RawMessage> raw = RawMessage::Split(buffer, *request.GetDescriptor(), 100);
   ASSERT_TRUE(raw.ok()) << raw.status();
   // A tag and a length of five bytes for each of four messages, a tag, a length and sixteen bytes for each data.
   EXPECT_EQ(raw->skeleton_bytes(), 4 * 6 + 2 * 18);
   for (int i = 0; i < 50; ++i) request.mutable_options()->add_q_len(1);  // packed: 52 bytes
   buffer = Whole(request.SerializeAsString());
-  const absl::Status status = RawRequest::Split(buffer, *request.GetDescriptor(), 100).status();
+  const absl::Status status = RawMessage::Split(buffer, *request.GetDescriptor(), 100).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(std::string(status.message()), "bytes of the message beside the tensors': 112 needed, 100 allowed");
   // Beyond the limit bytes that are no message are still that.
   buffer = Whole(request.SerializeAsString() + "\xff");
-  EXPECT_EQ(RawRequest::Split(buffer, *request.GetDescriptor(), 100).status().code(),
+  EXPECT_EQ(RawMessage::Split(buffer, *request.GetDescriptor(), 100).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -211,7 +211,7 @@ struct WatchedSlice {
   }
 };
 
-TEST(RawRequestTest, EachSliceIsGivenBackWhenItsBytesAreCopied) {
+TEST(RawMessageTest, EachSliceIsGivenBackWhenItsBytesAreCopied) {
   v1::AttendRequest request;
   request.mutable_q()->set_data(std::string(300, 'q'));
   const std::string wire = request.SerializeAsString();
@@ -225,7 +225,7 @@ TEST(RawRequestTest, EachSliceIsGivenBackWhenItsBytesAreCopied) {
   }
   grpc::ByteBuffer buffer(slices.data(), slices.size());
   slices.clear();
-  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *request.GetDescriptor(), kNoSkeletonLimit);
+  absl::StatusOr<RawMessage> raw = RawMessage::Split(buffer, *request.GetDescriptor(), kNoSkeletonLimit);
   ASSERT_TRUE(raw.ok() && raw->ParseSkeleton(request).ok());
   for (const WatchedSlice& slice : watched) EXPECT_EQ(slice.given_back, 0);
   raw->CopyOut({{ExtentOf(request.q().data()), reinterpret_cast<std::byte*>(copy.data())}});
@@ -238,14 +238,14 @@ TEST(RawRequestTest, EachSliceIsGivenBackWhenItsBytesAreCopied) {
   }
 }
 
-TEST(RawRequestTest, ARepeatedMessagesBytesAreNoPartOfASkeleton) {
+TEST(RawMessageTest, ARepeatedMessagesBytesAreNoPartOfASkeleton) {
   v1::AttendResponse response;
   for (int i = 0; i < 3; ++i) {
     v1::Tensor& tensor = *response.add_extras()->mutable_tensor();
     tensor.set_data(std::string(1000 + static_cast<std::size_t>(i), static_cast<char>('a' + i)));
   }
   grpc::ByteBuffer buffer = CutIntoSlices(response.SerializeAsString(), [] { return 100; });
-  absl::StatusOr<RawRequest> raw = RawRequest::Split(buffer, *response.GetDescriptor(), kNoSkeletonLimit);
+  absl::StatusOr<RawMessage> raw = RawMessage::Split(buffer, *response.GetDescriptor(), kNoSkeletonLimit);
   ASSERT_TRUE(raw.ok()) << raw.status();
   EXPECT_EQ(raw->skeleton_bytes(), 3 * (2 * 6 + 18));
   v1::AttendResponse read;

@@ -41,11 +41,11 @@ struct DataCopy {
   std::byte* to = nullptr;
 };
 
-class RawRequest {
+class RawMessage {
  public:
   // Takes the slices; `buffer` is empty afterwards. `type` is one of the contract's. INVALID_ARGUMENT when the bytes
   // are no message of that type, RESOURCE_EXHAUSTED when more than `skeleton_bytes_max` are not tensor data.
-  static absl::StatusOr<RawRequest> Split(grpc::ByteBuffer& buffer, const google::protobuf::Descriptor& type,
+  static absl::StatusOr<RawMessage> Split(grpc::ByteBuffer& buffer, const google::protobuf::Descriptor& type,
                                           std::int64_t skeleton_bytes_max);
 
   std::int64_t skeleton_bytes() const { return static_cast<std::int64_t>(skeleton_.size()); }
