@@ -189,7 +189,10 @@ void Acceptor::AcceptAll(int listener) {
     }
     duplicates_.insert(duplicate);
     const int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails on a Unix socket, where it is not needed
+    // Both fail on a Unix socket, where they are not needed. A ping cannot pass bytes that the peer does not take: the
+    // system ends a connection when they wait that long.
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &peer_silence_ms_, sizeof(peer_silence_ms_));
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
     parameters.fd = fd;
     to_grpc_->HandleNewConnection(&parameters);

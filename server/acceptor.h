@@ -24,7 +24,9 @@ namespace attnd::server {
 
 class Acceptor {
  public:
-  explicit Acceptor(std::int64_t connections_max) : connections_max_(connections_max) {}
+  // A connection whose peer's system takes none of the bytes that wait for it ends after peer_silence_ms.
+  Acceptor(std::int64_t connections_max, std::int64_t peer_silence_ms)
+      : connections_max_(connections_max), peer_silence_ms_(static_cast<int>(peer_silence_ms)) {}
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
@@ -46,6 +48,7 @@ class Acceptor {
   void WatchListeners(bool watch);
 
   const std::int64_t connections_max_;
+  const int peer_silence_ms_;
   std::vector<int> listeners_;
   std::vector<std::string> socket_files_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to_grpc_;

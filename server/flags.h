@@ -31,6 +31,7 @@ namespace attnd::server {
   X(deadline_default_ms, 60000, 1, std::int64_t{1} << 40, "deadline of a call that has none")                       \
   X(send_stall_ms, 30000, 1, std::int64_t{1} << 40, "how long one write may wait for a peer that does not read")    \
   X(receive_stall_ms, 30000, 1, std::int64_t{1} << 40, "how long an open problem may wait for its next piece")      \
+  X(peer_silence_ms, 40000, 1000, 2147483647, "a connection whose peer answers nothing for so long is closed")      \
   X(drain_ms, 10000, 0, std::int64_t{1} << 40, "after SIGTERM, how long accepted work may go on")                   \
   X(block_bytes, 1 << 20, 4096, 1 << 30, "data of one block of an answer on a stream")                              \
   X(kernel_cache_max, 1024, 1, 1 << 20, "generated kernels that are kept")                                          \

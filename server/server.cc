@@ -37,9 +37,11 @@ void Configure(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(config.streams_max));
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
-  // A peer that is gone is noticed within 40 s; a peer may ping as often as every 10 s.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  // A peer that has sent nothing for three quarters of peer_silence_ms is pinged, and has the rest to answer; a peer may
+  // ping as often as every 10 s.
+  const int ping_timeout_ms = static_cast<int>(config.peer_silence_ms / 4);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(config.peer_silence_ms) - ping_timeout_ms);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ping_timeout_ms);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 3600000);
@@ -62,7 +64,8 @@ absl::Status WritePortFile(const std::string& path, int port) {
 }  // namespace
 
 struct Server::Parts {
-  explicit Parts(const ServerConfig& config) : engine(config), attention(engine), acceptor(config.connections_max) {}
+  explicit Parts(const ServerConfig& config)
+      : engine(config), attention(engine), acceptor(config.connections_max, config.peer_silence_ms) {}
   Engine engine;
   AttentionServiceImpl attention;
   HealthService health;

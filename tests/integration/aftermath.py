@@ -42,15 +42,23 @@ def memory_reserved(server):
         return type(server.stub())(channel).Info(pb.InfoRequest(), timeout=CALL_SECONDS_MAX).memory_bytes_used
 
 
+def cpu_spent(server, run):
+    """CPU seconds of the server from the start of run() until nothing is reserved any more."""
+    before = server.cpu_seconds()
+    run()
+    eventually("nothing is reserved", lambda: memory_reserved(server) == 0)
+    return server.cpu_seconds() - before
+
+
 @contextlib.contextmanager
 def leaves_nothing(server):
-    """Around a fault. Reserved memory must come back to nothing; descriptors to what they were."""
+    """Around a fault. Reserved memory must come back to nothing; descriptors to what they were, which it yields."""
     good_call(server)
     server.close_channels()
     eventually("idle before the fault", lambda: memory_reserved(server) == 0)
     server.close_channels()
     descriptors = server.descriptors()
-    yield
+    yield descriptors
     eventually("reserved memory is given back", lambda: memory_reserved(server) == 0)
     good_call(server)
     server.close_channels()
