@@ -1,10 +1,12 @@
 """A deadline that passes while its problem waits: told so, never started, given back, and no burden to the others.
 
-What makes a problem wait is a worker that is not free. Between two slices of a millisecond the queue takes a new
-connection first, and inside a connection the earliest deadline, so a deadline long enough to be met is met. Every
-worker is therefore given a unit that does not give way: a row of reference mode over millions of keys.
+A problem waits when its connection has had its share. Inside a connection the earliest deadline is first and every unit
+gives way, so that long work alone makes nobody wait. Here 32 connections of high priority keep the only worker busy: one
+of low priority has a slice of a millisecond in 513, the first at once and the next after half a second, which its ten
+problems do not have. One of them gets that slice; the others never start.
 """
 
+import contextlib
 import json
 
 import grpc
@@ -12,65 +14,75 @@ import numpy as np
 import pytest
 
 import wire
-from aftermath import leaves_nothing, memory_reserved, random_request
+from aftermath import leaves_nothing, random_request
+from attnd.v1 import attention_pb2 as pb
 from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
 
-THREADS, WAITING, DEADLINE_MS = 2, 10, 150
-FLAGS = (f"--threads={THREADS}", f"--deadline_default_ms={DEADLINE_MS}", "--log_format=json")
+BUSY, WAITING, DEADLINE_MS = 32, 10, 200
+WAITING_ROWS = 100
+FLAGS = ("--threads=1", f"--deadline_default_ms={DEADLINE_MS}", "--log_format=json")
 
 
-def occupy(server):
-    """A call that has every worker at a unit of its own, of the better part of a second at least."""
-    keys = np.tile(np.random.default_rng(1).standard_normal(1 << 16), 1 << 8).reshape(1, 1, -1, 1)
-    rows = np.ones((1, 1, THREADS, 1))
-    request = wire.request(rows, keys, keys, reference=True, dtype="float16", softcap=1.0)
-    call = server.stub().Attend.future(request, timeout=CALL_SECONDS_MAX)
-    eventually("its message is there", lambda: memory_reserved(server) > 2 * keys.size * 2)
-    spent = server.cpu_seconds()
-    eventually("it computes", lambda: server.cpu_seconds() - spent > 0.05)
-    return call
+def long_rows(rows, priority):
+    """Each row is a millisecond or two of reference mode, all in one phase."""
+    draw = np.random.default_rng(rows).standard_normal
+    keys, values = draw((2, 1, 1, 65536, 1))
+    request = wire.request(draw((1, 1, rows, 1)), keys, values, reference=True)
+    request.priority = priority
+    return request
+
+
+@contextlib.contextmanager
+def busy(server):
+    """More than a minute of work on each of BUSY connections, cancelled at the end."""
+    spent, request = server.cpu_seconds(), long_rows(65536, pb.PRIORITY_HIGH)
+    calls = [server.stub().Attend.future(request, timeout=CALL_SECONDS_MAX) for _ in range(BUSY)]
+    eventually("they compute", lambda: server.cpu_seconds() - spent > 0.3)
+    yield
+    assert not any(call.done() for call in calls)
+    for call in calls:
+        call.cancel()
 
 
 def ends_in_log(server):
-    """The log's lines of problems that were not answered. A caller's own clock may have been first, and cancelled."""
+    """The log's lines of problems that wait and were not answered."""
     lines = [json.loads(line) for line in server.log().splitlines()]
-    return [line for line in lines if line.get("status") in ("DEADLINE_EXCEEDED", "CANCELLED")]
+    return [line for line in lines if f"Nq{WAITING_ROWS} " in line.get("problem", "") and line["status"] != "OK"]
 
 
-@pytest.mark.parametrize("own_connections", [False, True])
-def test_calls(own_connections):
+def test_calls():
     with AttndServer(*FLAGS) as server, leaves_nothing(server):
-        request = random_request(2, 2048, 64)
-        right = wire.attend(server.stub(), request)
-        working = occupy(server)
-        stubs = [server.stub() for _ in range(WAITING if own_connections else 1)] * WAITING
-        late = [stub.Attend.future(request, timeout=DEADLINE_MS / 1000) for stub in stubs[:WAITING]]
-        # A problem that has time, behind all of them.
-        patient = server.stub().Attend.future(request, timeout=CALL_SECONDS_MAX)
-        for call in late:
-            with pytest.raises(grpc.RpcError) as caught:
-                call.result()
-            assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-        assert patient.result().output.data == right.raw["output"]
-        assert working.result().output.data
-        ends = eventually("each is logged", lambda: len(ends_in_log(server)) == WAITING and ends_in_log(server))
+        request = long_rows(WAITING_ROWS, pb.PRIORITY_LOW)
+        patient = random_request(1, 512, 64)
+        right = wire.attend(server.stub(), patient).raw
+        with busy(server):
+            stub = server.stub()
+            late = [stub.Attend.future(request, timeout=DEADLINE_MS / 1000) for _ in range(WAITING)]
+            # One that has time, behind all of them.
+            assert wire.attend(server.stub(), patient).raw == right
+            for call in late:
+                with pytest.raises(grpc.RpcError) as caught:
+                    call.result()
+                assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            ends = eventually("each is logged", lambda: len(ends_in_log(server)) == WAITING and ends_in_log(server))
         for end in ends:
-            assert end["compute_ms"] == 0 and end["queue_ms"] >= DEADLINE_MS
+            assert end["status"] in ("DEADLINE_EXCEEDED", "CANCELLED")  # the caller's own clock may have been first
+        assert sum(end["compute_ms"] == 0 for end in ends) >= WAITING - 2
 
 
 def test_problems_of_a_stream():
     """Their closings say more: not one slice."""
     with AttndServer(*FLAGS) as server, leaves_nothing(server):
-        request = random_request(2, 2048, 64)
-        working = occupy(server)
+        request = long_rows(WAITING_ROWS, pb.PRIORITY_LOW)
         sent = [part for number in range(WAITING) for part in wire.stream_messages(number, request)]
-        closings = {}
-        for reply in server.stub().AttendStream(iter(sent)):  # a call without a deadline: problems get the default
-            assert reply.HasField("closing")
-            closings[reply.problem_id] = reply.closing
+        with busy(server):
+            # A call without a deadline: its problems get the default.
+            replies = list(server.stub().AttendStream(iter(sent)))
+        closings = {reply.problem_id: reply.closing for reply in replies if reply.HasField("closing")}
         assert len(closings) == WAITING
         for closing in closings.values():
             assert closing.error.code == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
-            assert closing.statistics.slices == closing.statistics.compute_us == 0
-            assert closing.statistics.queue_us >= DEADLINE_MS * 1000
-        assert working.result().output.data
+        unstarted = [each.statistics for each in closings.values() if each.statistics.slices == 0]
+        assert len(unstarted) >= WAITING - 2
+        for statistics in unstarted:
+            assert statistics.compute_us == 0 and statistics.queue_us >= DEADLINE_MS * 1000
