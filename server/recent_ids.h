@@ -2,35 +2,42 @@
 // Thread rule: one owner.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <unordered_set>
+#include <vector>
 
 namespace attnd::server {
 
+// Eight bytes an id: a thousand streams remember a thousand each. Looking through them costs less than a message.
 class RecentIds {
  public:
   static constexpr std::size_t kKept = 1024;
 
   void Add(std::uint64_t id) {
-    if (!known_.insert(id).second) return;
-    order_.push_back(id);
-    if (order_.size() <= kKept) return;
-    known_.erase(order_.front());
-    order_.pop_front();
+    if (Contains(id)) return;
+    if (ids_.size() < kKept) {
+      ids_.push_back(id);
+    } else {
+      ids_[oldest_] = id;
+      oldest_ = (oldest_ + 1) % kKept;
+    }
   }
 
   // The id is open again.
   void Remove(std::uint64_t id) {
-    if (known_.erase(id) > 0) std::erase(order_, id);
+    const auto found = std::find(ids_.begin(), ids_.end(), id);
+    if (found == ids_.end()) return;
+    std::rotate(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(oldest_), ids_.end());
+    oldest_ = 0;
+    std::erase(ids_, id);
   }
 
-  bool Contains(std::uint64_t id) const { return known_.contains(id); }
+  bool Contains(std::uint64_t id) const { return std::find(ids_.begin(), ids_.end(), id) != ids_.end(); }
 
  private:
-  std::deque<std::uint64_t> order_;
-  std::unordered_set<std::uint64_t> known_;
+  std::vector<std::uint64_t> ids_;  // the oldest first, from oldest_ on
+  std::size_t oldest_ = 0;          // 0 until kKept are known
 };
 
 }  // namespace attnd::server
