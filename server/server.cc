@@ -37,8 +37,8 @@ void Configure(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(config.streams_max));
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
-  // A peer that has sent nothing for three quarters of peer_silence_ms is pinged, and has the rest to answer; a peer may
-  // ping as often as every 10 s.
+  // A peer that has sent nothing for three quarters of peer_silence_ms is pinged, and has the rest to answer. It may
+  // itself ping as often as every 10 s.
   const int ping_timeout_ms = static_cast<int>(config.peer_silence_ms / 4);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(config.peer_silence_ms) - ping_timeout_ms);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ping_timeout_ms);

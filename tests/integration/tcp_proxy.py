@@ -8,6 +8,8 @@ import socket
 import struct
 import threading
 
+SEND_TURN_US = 50_000  # a thread inside send would keep a socket open beyond its close for longer
+
 
 class TcpProxy:
     """Forwards every connection to `port` of the loopback. Thread rule: one thread of the test uses it."""
@@ -35,6 +37,7 @@ class TcpProxy:
             with contextlib.suppress(OSError):
                 peer.shutdown(socket.SHUT_RD)  # a thread inside recv would keep the socket open beyond close
             peer.close()
+        self._flowing.set()  # nothing can flow any more; the clients are told
 
     def close(self):
         for each in (self._listener, *self._sockets):
@@ -66,21 +69,28 @@ class TcpProxy:
             server = socket.create_connection(("127.0.0.1", self._server_port))
             for each in (client, server):
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, SEND_TURN_US))
             self._sockets += [client, server]
             self._to_server.append(server)
             self._start(self._forward, client, server)
             self._start(self._forward, server, client)
+
+    @staticmethod
+    def _send_all(target, data):
+        while data:
+            with contextlib.suppress(BlockingIOError):  # a socket that was closed meanwhile is an OSError
+                data = data[target.send(data) :]
 
     def _forward(self, source, target):
         """Until either end closes; then both are ended."""
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 self._flowing.wait()
-                target.sendall(data)
+                self._send_all(target, data)
                 if target in self._to_server:
                     self.bytes_to_server += len(data)
         for each in (source, target):
             if self._resetting and each in self._to_server:
-                continue
+                continue  # a FIN would come before the RST
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

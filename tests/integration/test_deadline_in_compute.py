@@ -28,8 +28,8 @@ def outcome(call, stub, request, timeout):
     return (error.code, error.text) if isinstance(error, wire.ProblemFailed) else (error.code(), error.details())
 
 
-# About a second of compute on two cores each, and at such a width several times what is predicted from FLOPs: a deadline
-# that is too short is not seen to be hopeless.
+# About a second of compute on two cores each, and at such a width several times what is predicted from FLOPs: a
+# deadline that is too short is not seen to be hopeless.
 PROBLEMS = {
     "tiled": lambda: random_request(8, 24576, 4),
     "tiled, x": lambda: projected_request(24576),

@@ -1,9 +1,9 @@
 """A deadline that passes while its problem waits: told so, never started, given back, and no burden to the others.
 
 A problem waits when its connection has had its share. Inside a connection the earliest deadline is first and every unit
-gives way, so that long work alone makes nobody wait. Here 32 connections of high priority keep the only worker busy: one
-of low priority has a slice of a millisecond in 513, the first at once and the next after half a second, which its ten
-problems do not have. One of them gets that slice; the others never start.
+gives way, so that long work alone makes nobody wait. Here 32 connections of high priority keep the only worker busy;
+one of low priority has a slice of a millisecond in 513, the first at once and the next after half a second, which its
+ten problems do not have. One of them gets that slice; the others never start.
 """
 
 import contextlib

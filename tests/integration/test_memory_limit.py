@@ -1,6 +1,7 @@
 """Bytes are reserved before they are allocated: what never fits, what does not fit now, what costs only its refusal."""
 
 import queue
+import threading
 
 import grpc
 import pytest
@@ -9,8 +10,11 @@ import wire
 from aftermath import leaves_nothing, memory_reserved, random_request
 from attnd.v1 import attention_pb2 as pb
 from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
+from mixed_load import KINDS, Load, STALL_MS
 
 MEMORY_BYTES = 256 << 20
+REST_BYTES = 64 << 20  # what is no problem's and not gRPC's
+MIX_SECONDS = 15
 
 
 def header_only(batch, heads, rows, width, outputs=()):
@@ -114,3 +118,26 @@ def test_small_fields_without_end():
         assert closings[5].error.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
         assert "message_bytes_max" in closings[5].error.message
         assert not closings[6].HasField("error")
+
+
+def test_everything_at_once():
+    """Resident memory stays under the limit and a stated rest for code, stacks and the allocator's own."""
+    flags = (f"--memory_bytes_max={MEMORY_BYTES}", f"--send_stall_ms={STALL_MS}", f"--receive_stall_ms={STALL_MS}")
+    with AttndServer(*flags, "--message_bytes_max=67108864", "--log_level=warning") as server, leaves_nothing(server):
+        load, samples, over = Load(server), [], threading.Event()
+
+        def sample():
+            while not over.wait(0.02):
+                samples.append(server.resident_bytes())
+
+        sampler = threading.Thread(target=sample)
+        sampler.start()
+        load.run(MIX_SECONDS)
+        over.set()
+        sampler.join()
+        peak = max(*samples, server.peak_resident_bytes())
+        print(f"answered {dict(load.answered)}, refused {dict(load.refused)}, faults {dict(load.faults)}")
+        print(f"resident {max(samples) >> 20} MiB of samples, {peak >> 20} MiB at most, {MEMORY_BYTES >> 20} MiB allowed")
+        assert not load.failures
+        assert len(load.answered + load.faults) == len(KINDS)  # each happened
+        assert peak <= MEMORY_BYTES + REST_BYTES
