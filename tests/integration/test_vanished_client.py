@@ -19,7 +19,8 @@ from tcp_proxy import TcpProxy
 HOUR_S = 3600
 LONG = f"--compute_ms_max={HOUR_S * 1000}"
 # Nothing but silence can end a problem.
-SILENCE_ALONE = (LONG, "--peer_silence_ms=1000", *(f"--{flag}_stall_ms={HOUR_S * 1000}" for flag in ("receive", "send")))
+PATIENT = [f"--{flag}_stall_ms={HOUR_S * 1000}" for flag in ("receive", "send")]
+SILENCE_ALONE = (LONG, "--peer_silence_ms=1000", *PATIENT)
 ROWS = 16384  # of long_request: tens of seconds of compute
 
 CLIENT = """
