@@ -546,6 +546,7 @@ absl::StatusOr<DenseAnswer> Attend(const Problem& problem, Executor& executor) {
   finished.wait(lock, [&] { return is_done; });
   if (!report.status.ok()) return report.status;
   answer.nonfinite_rows = report.nonfinite_rows;
+  answer.worked = report.worked;
   return answer;
 }
 

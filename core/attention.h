@@ -86,6 +86,7 @@ std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowS
 struct DenseAnswer {
   std::vector<std::vector<std::byte>> tensors;  // by OutputKind's number; empty when not wanted
   std::int64_t nonfinite_rows = 0;
+  absl::Duration worked;  // CPU time of all workers
 };
 
 // Runs the problem and waits: for tests, benchmarks and embedding.

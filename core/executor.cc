@@ -17,6 +17,8 @@ constexpr absl::Duration kSlice = absl::Milliseconds(1);
 // To wake a worker and wait for it takes a few tens of microseconds.
 constexpr absl::Duration kWorthWaking = absl::Microseconds(100);
 
+thread_local bool on_worker = false;
+
 // Whoever reads and writes for the callers runs at once, however many cores compute: a small call beside a giant took
 // milliseconds before, and tenths of one since. On Linux a thread has a niceness of its own; without it things work
 // too.
@@ -25,8 +27,8 @@ void YieldToOthers() {
   setpriority(PRIO_PROCESS, 0, kNiceness);
 }
 
-// What the calling thread has computed. Not what it has been waiting to: a worker that was not let on a core for a while
-// has used nothing, and whose unit it ran must not pay.
+// What the calling thread has computed, without what it waited: when a worker was not let on a core for a while, whose
+// unit it ran must not pay.
 absl::Duration ThreadCpuTime() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -89,6 +91,7 @@ void Executor::Submit(std::shared_ptr<Job> job) {
   for (const Phase& phase : job->phases_) job->estimated_ += phase.units * phase.unit_time;
   const std::lock_guard lock(mutex_);
   Job& submitted = *job;
+  stopped_.reserve(in_flight_.size() + 1);
   in_flight_.emplace(&submitted, std::move(job));
   try {
     queue_.Enter(submitted);
@@ -104,8 +107,14 @@ void Executor::Submit(std::shared_ptr<Job> job) {
 
 void Executor::Wake(const std::shared_ptr<Job>& job) {
   const std::lock_guard lock(mutex_);
-  if (job->finished_) return;
-  Enqueue(*job);
+  if (job->finished_ || job->stopped_) return;
+  if (job->cancel_->ShouldStop()) {
+    job->stopped_ = true;
+    stopped_.push_back(job.get());
+    CountWaiting();
+  } else {
+    Enqueue(*job);
+  }
   work_.notify_one();
 }
 
@@ -116,7 +125,11 @@ std::int64_t Executor::jobs_in_flight() const {
 
 void Executor::Enqueue(Job& job) {
   queue_.Push(job);
-  waiting_.store(queue_.size(), std::memory_order_relaxed);
+  CountWaiting();
+}
+
+void Executor::CountWaiting() {
+  waiting_.store(queue_.size() + static_cast<std::int64_t>(stopped_.size()), std::memory_order_relaxed);
 }
 
 bool Executor::Exhausted(Job& job) {
@@ -152,7 +165,7 @@ void Executor::RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::
   do {
     RunUnit(job, context, lock);
     goes_on = !Exhausted(job) && HasWork(job);
-    others_wait = queue_.size() > (job.queued() ? 1 : 0);
+    others_wait = waiting_ > (job.queued() ? 1 : 0);
   } while (goes_on && !(others_wait && job.job_class().is_long) && absl::Now() < context.slice_end);
   const absl::Duration used = ThreadCpuTime() - cpu_start;
   job.worked_ += used;
@@ -203,6 +216,7 @@ void Executor::RunUnit(Job& job, WorkerContext& context, std::unique_lock<std::m
 
 void Executor::End(Job& job, std::unique_lock<std::mutex>& lock) {
   job.finished_ = true;
+  std::erase(stopped_, &job);
   queue_.Leave(job);
   const std::shared_ptr<Job> keep = std::move(in_flight_.extract(&job).mapped());
   const absl::Time now = absl::Now();
@@ -230,7 +244,10 @@ void Executor::End(Job& job, std::unique_lock<std::mutex>& lock) {
   if (stopping_) work_.notify_all();
 }
 
+bool Executor::OnWorker() { return on_worker; }
+
 void Executor::Work(int worker) {
+  on_worker = true;
   const FlushSubnormals flush;
   YieldToOthers();
   WorkerContext context;
@@ -238,10 +255,17 @@ void Executor::Work(int worker) {
   context.waiting = &waiting_;
   std::unique_lock lock(mutex_);
   while (true) {
-    work_.wait(lock, [this] { return queue_.size() > 0 || (stopping_ && in_flight_.empty()); });
+    work_.wait(lock, [this] { return queue_.size() > 0 || !stopped_.empty() || (stopping_ && in_flight_.empty()); });
+    if (!stopped_.empty()) {
+      Job& stopped = *stopped_.back();
+      stopped_.pop_back();
+      CountWaiting();
+      if (stopped.running_ == 0) End(stopped, lock);  // else whoever runs it does
+      continue;
+    }
     QueuedJob* const due = queue_.Pop(absl::ToDoubleSeconds(kSlice));
     if (due == nullptr) return;
-    waiting_.store(queue_.size(), std::memory_order_relaxed);
+    CountWaiting();
     Job& job = static_cast<Job&>(*due);
     const bool exhausted = Exhausted(job);
     if (!exhausted && HasWork(job)) {

@@ -116,7 +116,7 @@ class Job : private QueuedJob {
   absl::Duration worked_;
   std::vector<bool> workers_;                 // who took a slice
   std::vector<std::unique_ptr<Rest>> rests_;  // of this phase's units that gave way; room for one a worker
-  bool finished_ = false;
+  bool stopped_ = false, finished_ = false;
   absl::Time submitted_, started_;
 };
 
@@ -130,8 +130,11 @@ class Executor {
 
   // The job's `done` will be called exactly once, from a worker.
   void Submit(std::shared_ptr<Job> job);
-  // Looks again at a job whose units were not ready or that was cancelled.
+  // Looks again at a job whose units were not ready, or at once at one that should stop.
   void Wake(const std::shared_ptr<Job>& job);
+
+  // Whether the caller is a worker, of any pool.
+  static bool OnWorker();
 
   int threads() const { return static_cast<int>(workers_.size()); }
   // Submitted and not yet done.
@@ -143,6 +146,7 @@ class Executor {
   // One slice of a job that has something to run.
   void RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::mutex>& lock);
   void Enqueue(Job& job);
+  void CountWaiting();
   // One unit, or the rest of one, with `lock` released meanwhile.
   void RunUnit(Job& job, WorkerContext& context, std::unique_lock<std::mutex>& lock);
   // Reports, with `lock` released meanwhile; the job is gone then.
@@ -157,8 +161,9 @@ class Executor {
   mutable std::mutex mutex_;
   std::condition_variable work_;
   FairQueue queue_;
-  std::atomic<std::int64_t> waiting_{0};  // queue_.size(), for workers that do not hold mutex_
+  std::atomic<std::int64_t> waiting_{0};  // in queue_ and stopped_, for workers that do not hold mutex_
   std::unordered_map<Job*, std::shared_ptr<Job>> in_flight_;
+  std::vector<Job*> stopped_;  // of in_flight_, to be ended whoever is due; room for all
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };

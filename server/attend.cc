@@ -123,11 +123,12 @@ class AttendCall final : public grpc::ServerUnaryReactor,
     submitted_ = absl::Now();
     stopper_.Set(StartAttention(
         problem_, *sink_, engine_.executor, stopper_.token(),
-        [self = shared_from_this()](const AttentionReport& report) { self->Complete(report); },
+        [self = shared_from_this()](const AttentionReport& report) {
+          self->engine_.sender.Do([self, report] { self->Complete(report); });
+        },
         JobClass{record_.peer, weight}));
   }
 
-  // On a worker.
   void Complete(const AttentionReport& report) {
     record_.queued = submitted_ - arrived_;
     engine_.Note(report, predicted_, record_, statistics_);

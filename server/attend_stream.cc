@@ -30,7 +30,8 @@ absl::Status GoneAway() { return absl::CancelledError("the caller cancelled or w
 // One stream. It keeps itself alive until gRPC is done with it; jobs and the stall watch hold references too.
 //
 // Locks: mutex_ may be held while the pool's lock is taken, never the other way round; HasRoom, which the pool calls
-// under its lock, reads atomics only. gRPC's operations are started under mutex_ and never run a reaction inside.
+// under its lock, reads atomics only. gRPC's operations are started under mutex_, or by the Sender while writing_ is
+// set, and never run a reaction inside.
 class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                          public Watched,
                          public BlockWriter,
@@ -263,9 +264,11 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     }
     const absl::Status status = CatchBadAlloc([&] {
       return problem->Run(account_, [self = shared_from_this(), problem](const AttentionReport& report) {
-        const std::lock_guard lock(self->mutex_);
-        self->CloseLocked(problem, report.status, &report);
-        self->MaybeFinishLocked();
+        self->engine_.sender.Do([self, problem, report] {
+          const std::lock_guard lock(self->mutex_);
+          self->CloseLocked(problem, report.status, &report);
+          self->MaybeFinishLocked();
+        });
       });
     });
     if (status.ok()) return;
@@ -369,7 +372,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     if (queue_.empty() || dead_ || finished_) return;
     writing_ = true;
     write_started_ = absl::Now();
-    StartWrite(&queue_.front().message);
+    engine_.sender.Do([self = shared_from_this(), message = &queue_.front().message] { self->StartWrite(message); });
   }
 
   // Nothing that is said from here on reaches the peer: stop all work and free what can be freed.

@@ -19,6 +19,7 @@
 #include "server/idle_memory.h"
 #include "server/lifecycle.h"
 #include "server/log.h"
+#include "server/sender.h"
 #include "server/stall_watch.h"
 
 namespace attnd::server {
@@ -36,6 +37,7 @@ class Engine {
   Budget budget;
   Admission admission;
   StallWatch watch;
+  Sender sender;
   Executor executor;
   const ComputeRates rates;
   const std::shared_ptr<IdleMemory> idle_memory;

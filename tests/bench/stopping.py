@@ -79,7 +79,8 @@ def measure(server, request, calls):
         (alone,) = log_of(server, 1, before)
     before = len(server.log().splitlines())
     for call in range(calls):
-        moment = (whole_ms - alone["total_ms"] + alone["queue_ms"] + chance.uniform(0.1, 0.8) * alone["compute_ms"]) / 1e3
+        begin_ms = whole_ms - alone["total_ms"] + alone["queue_ms"]
+        moment = (begin_ms + chance.uniform(0.1, 0.8) * alone["compute_ms"]) / 1e3
         answer = stub.Attend.future(request, timeout=600 if call % 2 else moment)
         if call % 2:
             time.sleep(moment)
@@ -88,7 +89,8 @@ def measure(server, request, calls):
             answer.result()
         except (grpc.RpcError, grpc.FutureCancelledError):
             continue
-    return whole_ms, [record for record in log_of(server, calls, before) if "stopped_in_ms" in record and record["slices"]]
+    records = log_of(server, calls, before)
+    return whole_ms, [record for record in records if "stopped_in_ms" in record and record["slices"]]
 
 
 def main():

@@ -211,6 +211,46 @@ TEST(ExecutorTest, CancelEndsAJobWhoseUnitGaveWay) {
   EXPECT_EQ(done.get_future().get().status, absl::CancelledError("enough"));
 }
 
+TEST(ExecutorTest, AJobThatStopsWhileItWaitsEndsBeforeItsTurn) {
+  Executor executor(1);
+  std::atomic<bool> enough{false};
+  std::atomic<int> pauses{0}, units{0};
+  Phase endless;
+  endless.units = 1;
+  endless.run = [&](std::int64_t, WorkerContext& context) -> std::unique_ptr<Rest> {
+    auto rest = std::make_unique<Endless>(enough, pauses);
+    if (rest->Run(context)) return nullptr;
+    return rest;
+  };
+  // The waiting one's flow has used so much that it would not be due for a long time.
+  std::promise<void> spent;
+  executor.Submit(std::make_shared<Job>(
+      std::vector<Phase>{Count(1,
+                               [](std::int64_t) {
+                                 const absl::Time end = absl::Now() + absl::Milliseconds(20);
+                                 while (absl::Now() < end) continue;
+                               })},
+      std::make_shared<CancelToken>(), [&](const JobReport&) { spent.set_value(); }, JobClass{"spender", 1}));
+  std::promise<void> giant_done;
+  executor.Submit(std::make_shared<Job>(
+      std::vector<Phase>{endless}, std::make_shared<CancelToken>(), [&](const JobReport&) { giant_done.set_value(); },
+      JobClass{"giant", std::int64_t{1} << 40, /*is_long=*/true}));
+  spent.get_future().wait();
+  std::promise<JobReport> done;
+  const auto cancel = std::make_shared<CancelToken>();
+  const auto waiting = std::make_shared<Job>(
+      std::vector<Phase>{Count(1, [&](std::int64_t) { ++units; })}, cancel,
+      [&](const JobReport& report) { done.set_value(report); }, JobClass{"spender", 1});
+  executor.Submit(waiting);
+  cancel->Cancel(absl::CancelledError("enough"));
+  executor.Wake(waiting);
+  EXPECT_EQ(done.get_future().get().status, absl::CancelledError("enough"));
+  EXPECT_EQ(units, 0);
+  EXPECT_FALSE(enough);  // the giant goes on
+  enough = true;
+  giant_done.get_future().wait();
+}
+
 TEST(ExecutorTest, APassedDeadlineNeverStarts) {
   Executor executor(1);
   std::atomic<int> units{0};
