@@ -5,8 +5,8 @@
 
 For each kind it asks --calls times on one connection: half are cancelled at a random moment, half have a deadline that
 comes at one. The server's own log says how long after that no thread worked at the call any more, and how much compute
-that gave back; medians and maxima are printed, of those calls that were being computed at their moment. It starts one server on loopback and ends
-it.
+that gave back; medians and maxima are printed, of those calls that were being computed at their moment. It starts one
+server on loopback and ends it.
 """
 
 import argparse
