@@ -25,10 +25,11 @@ std::shared_ptr<Account> Budget::AccountOf(const std::string& peer) {
   const std::lock_guard lock(mutex_);
   std::weak_ptr<Account>& entry = accounts_[peer];
   std::shared_ptr<Account> account = entry.lock();
-  if (account == nullptr) {
-    // Whoever comes new clears away who is gone.
-    std::erase_if(accounts_, [&](const auto& other) { return &other.second != &entry && other.second.expired(); });
-    entry = account = std::make_shared<Account>(*this);
+  if (account == nullptr) entry = account = std::make_shared<Account>(*this);
+  // Who is gone is cleared away when the names have doubled.
+  if (accounts_.size() >= accounts_sweep_) {
+    std::erase_if(accounts_, [](const auto& known) { return known.second.expired(); });
+    accounts_sweep_ = 2 * accounts_.size() + 64;
   }
   return account;
 }

@@ -6,6 +6,7 @@
 // owner; the Budget outlives them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -112,6 +113,7 @@ class Budget {
   const BudgetLimits limits_;
   mutable std::mutex mutex_;
   std::map<std::string, std::weak_ptr<Account>> accounts_;
+  std::size_t accounts_sweep_ = 64;
   std::int64_t bytes_ = 0, queue_problems_ = 0, queue_bytes_ = 0, changes_ = 0;
 };
 

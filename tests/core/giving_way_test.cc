@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -173,17 +174,22 @@ class Started final : public RowSink {
   RowSpan Open(const RowBlock& block) override { return ++opened_, dense_.Open(block); }
   void Close(const RowBlock&, RowSpan) override { ++closed_; }
   void Drop(const RowBlock&, RowSpan) override { ++dropped_; }
-  // Asked before each unit that writes.
+  // Asked before each unit that writes, once at least.
   bool HasRoom() override {
-    if (++asked_ != hold_at_) return true;
-    held_.set_value();
+    opened_when_asked_ = opened_;
+    if (opened_ < hold_at_) return true;
+    if (!std::exchange(is_held_, true)) held_.set_value();
     return false;
   }
-  std::int64_t asked() const { return asked_; }
-  // Before Start: it will be held back when HasRoom is asked for the nth time.
-  void HoldAt(std::int64_t nth) { hold_at_ = nth; }
+  // Blocks that the units before the last one opened, of a run that is over.
+  int opened_before_last() const { return opened_when_asked_; }
+  // Before Start: it will be held back when so many are opened, until GoOn.
+  void HoldAt(int opened) { hold_at_ = opened; }
   void WaitUntilHeld() { held_.get_future().wait(); }
-  void GoOn(Executor& executor) { executor.Wake(job_); }
+  void GoOn(Executor& executor) {
+    hold_at_ = kNever;
+    executor.Wake(job_);
+  }
 
   int open_now() const { return opened_ - closed_ - dropped_; }
   int closed() const { return closed_; }
@@ -201,7 +207,10 @@ class Started final : public RowSink {
                      return outputs_[kind].data();
                    }};
   int opened_ = 0, closed_ = 0, dropped_ = 0;
-  std::int64_t asked_ = 0, hold_at_ = 0;
+  static constexpr int kNever = 1 << 30;
+  std::atomic<int> hold_at_{kNever};
+  int opened_when_asked_ = 0;
+  bool is_held_ = false;
   std::promise<void> held_;
 };
 
@@ -294,7 +303,7 @@ TEST_P(GivingWayTest, ASmallOneIsAnsweredAfterOneSliceAndCancellingEndsTheRest) 
     gate.emplace(one, absl::ZeroDuration());
     start_large();
   } else {
-    large.HoldAt(alone.asked());
+    large.HoldAt(alone.opened_before_last());
     const absl::Time begin = absl::Now();
     start_large();
     large.WaitUntilHeld();
