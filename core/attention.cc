@@ -213,22 +213,17 @@ std::int64_t HeadsOfUnit(const TilePlan& plan, const Place& place) {
   return in_group % together == 0 ? std::min(together, group - in_group) : 0;
 }
 
-// A query tile that gave way, with the scratch that holds what it came to.
-class RestOfTile : public Rest {
+// A query tile that gave way. Made only then: a small problem allocates nothing.
+class RestOfTile final : public ResumableUnit {
  public:
-  RestOfTile(const struct Run& run, const QueryTile& tile, WorkerContext& context)
-      : run_(run), tile_(tile), scratch_(std::move(context.scratch)) {}
-
-  bool Run(WorkerContext& context) override {
-    if (!tile_.Attend(run_.sink, *run_.cancel, context)) return false;
-    context.scratch = std::move(scratch_);
-    return true;
-  }
+  RestOfTile(WorkerContext& context, const struct Run& run, const QueryTile& tile)
+      : ResumableUnit(context), run_(run), tile_(tile) {}
 
  private:
+  bool GoOn(const WorkerContext& context, Scratch&) override { return tile_.Attend(run_.sink, *run_.cancel, context); }
+
   const struct Run& run_;
   QueryTile tile_;
-  Scratch scratch_;
 };
 
 // One range of the keys of one kv head, with all the heads that share it, a tile of them after the other.
@@ -331,7 +326,7 @@ void AddAttention(Run* run, Take take) {
         if (heads == 0) return nullptr;
         QueryTile tile(*run->tiles, context.scratch, place.b, place.h, heads, place.first_row, place.rows);
         if (tile.Attend(run->sink, *run->cancel, context)) return nullptr;
-        return std::make_unique<RestOfTile>(*run, tile, context);
+        return std::make_unique<RestOfTile>(context, *run, tile);
       },
       WhileComing(run, [tile_rows, grouped](const Problem& p, const Arrived& arrived) {
         return QueryTilesReady(p, tile_rows, grouped, arrived);

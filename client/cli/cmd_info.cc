@@ -41,6 +41,8 @@ struct InfoCommand {
     table.Row({"options", absl::StrJoin(info.options(), ", ")});
     table.Row({"memory reserved now", HumanBytes(static_cast<double>(info.memory_bytes_used()))});
     table.Row({"peak resident memory", HumanBytes(static_cast<double>(info.memory_peak_resident_bytes()))});
+    table.Row({"compute given back", absl::StrCat(HumanMicroseconds(static_cast<double>(info.compute_given_back_us())),
+                                                  " of all threads, by problems that stopped early")});
     out << table.Text();
     Table limits({true, false, true});
     for (const v1::Limit& limit : info.limits()) {
