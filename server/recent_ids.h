@@ -9,10 +9,10 @@
 
 namespace attnd::server {
 
-// Eight bytes an id: a thousand streams remember a thousand each. Looking through them costs less than a message.
+// Eight bytes an id: a thousand streams remember 2 MiB of them. Looking through them costs less than a message.
 class RecentIds {
  public:
-  static constexpr std::size_t kKept = 1024;
+  static constexpr std::size_t kKept = 256;
 
   void Add(std::uint64_t id) {
     if (Contains(id)) return;
