@@ -33,8 +33,7 @@ class AttendCall final : public grpc::ServerUnaryReactor,
         stopper_(engine.executor, engine.Deadline(arrived_, CallDeadline(*context))) {
     record_.method = "Attend";
     record_.peer = context->peer();
-    account_ = engine.budget.AccountOf(record_.peer);
-    reservation_ = Reservation(account_);
+    reservation_ = Reservation(engine.budget.AccountOf(record_.peer));
   }
 
   void Start(const grpc::ByteBuffer* request) {
@@ -90,7 +89,7 @@ class AttendCall final : public grpc::ServerUnaryReactor,
     const Demand& demand = understood->demand;
     const absl::Duration left = stopper_.token()->deadline() - absl::Now();
     if (status = engine_.admission.CheckDeadline(demand, left); !status.ok()) return status;
-    absl::StatusOr<QueuePlace> place = engine_.budget.Queue(account_, demand.memory_bytes);
+    absl::StatusOr<QueuePlace> place = engine_.budget.Queue(reservation_.account(), demand.memory_bytes);
     if (!place.ok()) return place.status();
     place_ = *std::move(place);
     if (status = reservation_.GrowTo("bytes of memory", demand.memory_bytes); !status.ok()) return status;
@@ -165,7 +164,6 @@ class AttendCall final : public grpc::ServerUnaryReactor,
   Stopper stopper_;
   std::shared_ptr<AttendCall> keep_;
   Lifecycle::Work work_;
-  std::shared_ptr<Account> account_;
   Reservation reservation_;
   QueuePlace place_;
   absl::Duration predicted_;

@@ -263,7 +263,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       problem->running = true;
     }
     const absl::Status status = CatchBadAlloc([&] {
-      return problem->Run(account_, [self = shared_from_this(), problem](const AttentionReport& report) {
+      return problem->Run([self = shared_from_this(), problem](const AttentionReport& report) {
         self->engine_.sender.Do([self, problem, report] {
           const std::lock_guard lock(self->mutex_);
           self->CloseLocked(problem, report.status, &report);

@@ -49,6 +49,7 @@ class Reservation {
   }
   ~Reservation() { ShrinkTo(0); }
 
+  const std::shared_ptr<Account>& account() const { return account_; }
   std::int64_t bytes() const { return bytes_; }
   // To at least `bytes` in all, for `what`. RESOURCE_EXHAUSTED leaves it as it was.
   absl::Status GrowTo(absl::string_view what, std::int64_t bytes);

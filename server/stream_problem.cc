@@ -120,11 +120,11 @@ std::string StreamProblem::Missing() const {
   return "every byte came";
 }
 
-absl::Status StreamProblem::Run(std::shared_ptr<Account> account, std::function<void(const AttentionReport&)> done) {
+absl::Status StreamProblem::Run(std::function<void(const AttentionReport&)> done) {
   absl::StatusOr<Understood> understood = Understand(engine_, inputs_, Delivery::kStream);
   if (!understood.ok()) return understood.status();
   if (absl::Status status = understood->problem->CheckContents(); !status.ok()) return status;
-  absl::StatusOr<QueuePlace> place = engine_.budget.Queue(std::move(account), memory_bytes());
+  absl::StatusOr<QueuePlace> place = engine_.budget.Queue(reservation_.account(), memory_bytes());
   if (!place.ok()) return place.status();
   place_ = *std::move(place);
   problem_ = understood->problem;

@@ -41,7 +41,7 @@ class StreamProblem {
   std::string Missing() const;
 
   // Starts the computation, once can_start(); `done` runs on a worker, once, unless an error is returned.
-  absl::Status Run(std::shared_ptr<Account> account, std::function<void(const AttentionReport&)> done);
+  absl::Status Run(std::function<void(const AttentionReport&)> done);
 
   // Frees everything but the reservation for what is still being sent, which it hands out.
   std::shared_ptr<Reservation> Release();
