@@ -33,6 +33,11 @@ Phase Count(std::int64_t units, std::function<void(std::int64_t)> fn) {
   return phase;
 }
 
+void Compute(absl::Duration duration) {
+  const absl::Time end = absl::Now() + duration;
+  while (absl::Now() < end) continue;
+}
+
 TEST(ExecutorTest, RunsEveryUnitOnceAndPhasesInOrder) {
   Executor executor(3);
   constexpr std::int64_t kUnits = 1000;
@@ -126,8 +131,7 @@ TEST(ExecutorTest, AClientDoesNotPayForTimeInWhichNothingWasComputed) {
                         order.push_back(0);
                       }));
     jobs.emplace_back(JobClass{"computing"}, Count(1, [&order](std::int64_t) {
-                        const absl::Time end = absl::Now() + absl::Milliseconds(1);
-                        while (absl::Now() < end) continue;
+                        Compute(absl::Milliseconds(1));
                         order.push_back(1);
                       }));
   }
@@ -168,20 +172,24 @@ class Endless : public Rest {
   std::atomic<int>& pauses_;
 };
 
-TEST(ExecutorTest, AUnitGivesWayToOthersAndIsTakenUpAgain) {
-  Executor executor(1);
-  std::atomic<bool> enough{false};
-  std::atomic<int> pauses{0};
+Phase EndlessPhase(std::atomic<bool>& enough, std::atomic<int>& pauses) {
   Phase phase;
   phase.units = 1;
-  phase.run = [&](std::int64_t, WorkerContext& context) -> std::unique_ptr<Rest> {
+  phase.run = [&enough, &pauses](std::int64_t, WorkerContext& context) -> std::unique_ptr<Rest> {
     auto rest = std::make_unique<Endless>(enough, pauses);
     if (rest->Run(context)) return nullptr;
     return rest;
   };
+  return phase;
+}
+
+TEST(ExecutorTest, AUnitGivesWayToOthersAndIsTakenUpAgain) {
+  Executor executor(1);
+  std::atomic<bool> enough{false};
+  std::atomic<int> pauses{0};
   std::promise<JobReport> giant;
   executor.Submit(std::make_shared<Job>(
-      std::vector<Phase>{phase}, std::make_shared<CancelToken>(),
+      std::vector<Phase>{EndlessPhase(enough, pauses)}, std::make_shared<CancelToken>(),
       [&](const JobReport& report) { giant.set_value(report); }, JobClass{"client", 4, /*is_long=*/true}));
   // The only worker is busy for good, and still others are served.
   for (int n = 0; n < 3; ++n) EXPECT_TRUE(RunJob(executor, {Count(1, [](std::int64_t) {})}).status.ok());
@@ -215,26 +223,15 @@ TEST(ExecutorTest, AJobThatStopsWhileItWaitsEndsBeforeItsTurn) {
   Executor executor(1);
   std::atomic<bool> enough{false};
   std::atomic<int> pauses{0}, units{0};
-  Phase endless;
-  endless.units = 1;
-  endless.run = [&](std::int64_t, WorkerContext& context) -> std::unique_ptr<Rest> {
-    auto rest = std::make_unique<Endless>(enough, pauses);
-    if (rest->Run(context)) return nullptr;
-    return rest;
-  };
   // The waiting one's flow has used so much that it would not be due for a long time.
   std::promise<void> spent;
   executor.Submit(std::make_shared<Job>(
-      std::vector<Phase>{Count(1,
-                               [](std::int64_t) {
-                                 const absl::Time end = absl::Now() + absl::Milliseconds(20);
-                                 while (absl::Now() < end) continue;
-                               })},
+      std::vector<Phase>{Count(1, [](std::int64_t) { Compute(absl::Milliseconds(20)); })},
       std::make_shared<CancelToken>(), [&](const JobReport&) { spent.set_value(); }, JobClass{"spender", 1}));
   std::promise<void> giant_done;
   executor.Submit(std::make_shared<Job>(
-      std::vector<Phase>{endless}, std::make_shared<CancelToken>(), [&](const JobReport&) { giant_done.set_value(); },
-      JobClass{"giant", std::int64_t{1} << 40, /*is_long=*/true}));
+      std::vector<Phase>{EndlessPhase(enough, pauses)}, std::make_shared<CancelToken>(),
+      [&](const JobReport&) { giant_done.set_value(); }, JobClass{"giant", std::int64_t{1} << 40, /*is_long=*/true}));
   spent.get_future().wait();
   std::promise<JobReport> done;
   const auto cancel = std::make_shared<CancelToken>();

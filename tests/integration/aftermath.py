@@ -42,6 +42,14 @@ def memory_reserved(server):
         return type(server.stub())(channel).Info(pb.InfoRequest(), timeout=CALL_SECONDS_MAX).memory_bytes_used
 
 
+@contextlib.contextmanager
+def computes(server, cpu_seconds):
+    """Around the start of a call: goes on when the server has computed for so long since."""
+    before = server.cpu_seconds()
+    yield
+    eventually("it computes", lambda: server.cpu_seconds() - before > cpu_seconds)
+
+
 def cpu_spent(server, run):
     """CPU seconds of the server from the start of run() until nothing is reserved any more."""
     before = server.cpu_seconds()

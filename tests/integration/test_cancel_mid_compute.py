@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 import wire
-from aftermath import leaves_nothing, long_request, memory_reserved, random_request
+from aftermath import computes, leaves_nothing, long_request, memory_reserved, random_request
 from attnd.v1 import attention_pb2 as pb
 from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
 
@@ -50,11 +50,11 @@ def test_one_problem_of_a_stream(server):
     with leaves_nothing(server):
         neighbour = random_request(2, 100, 32)
         expected = wire.attend(server.stub(), neighbour)
-        before, sent = server.cpu_seconds(), queue.SimpleQueue()
+        sent = queue.SimpleQueue()
         for message in wire.stream_messages(1, long_request()):
             sent.put(message)
-        replies = server.stub().AttendStream(iter(sent.get, None), timeout=CALL_SECONDS_MAX)
-        eventually("it computes", lambda: server.cpu_seconds() - before > 0.2)
+        with computes(server, 0.2):
+            replies = server.stub().AttendStream(iter(sent.get, None), timeout=CALL_SECONDS_MAX)
         sent.put(pb.AttendStreamRequest(problem_id=1, cancel=pb.CancelProblem()))
         for message in wire.stream_messages(2, neighbour):
             sent.put(message)

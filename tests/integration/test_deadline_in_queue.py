@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import wire
-from aftermath import leaves_nothing, random_request
+from aftermath import computes, leaves_nothing, random_request
 from attnd.v1 import attention_pb2 as pb
 from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
 
@@ -35,9 +35,9 @@ def long_rows(rows, priority):
 @contextlib.contextmanager
 def busy(server):
     """More than a minute of work on each of BUSY connections, cancelled at the end."""
-    spent, request = server.cpu_seconds(), long_rows(65536, pb.PRIORITY_HIGH)
-    calls = [server.stub().Attend.future(request, timeout=CALL_SECONDS_MAX) for _ in range(BUSY)]
-    eventually("they compute", lambda: server.cpu_seconds() - spent > 0.3)
+    request = long_rows(65536, pb.PRIORITY_HIGH)
+    with computes(server, 0.3):
+        calls = [server.stub().Attend.future(request, timeout=CALL_SECONDS_MAX) for _ in range(BUSY)]
     yield
     assert not any(call.done() for call in calls)
     for call in calls:

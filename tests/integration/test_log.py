@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 import wire
-from aftermath import good_call, long_request, random_request
+from aftermath import computes, good_call, long_request, random_request
 from attnd.v1 import attention_pb2 as pb
 from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
 
@@ -60,9 +60,8 @@ def test_a_line_says_what_the_scheduler_decided():
     with AttndServer("--log_format=json", "--threads=1") as server:
         request = random_request(1, 512, 64)
         statistics = wire.attend(server.stub(), request).statistics
-        spent = server.cpu_seconds()
-        call = server.stub().Attend.future(long_request(16384), timeout=CALL_SECONDS_MAX)
-        eventually("it computes", lambda: server.cpu_seconds() - spent > 0.2)
+        with computes(server, 0.2):
+            call = server.stub().Attend.future(long_request(16384), timeout=CALL_SECONDS_MAX)
         call.cancel()
         eventually("both are logged", lambda: server.log().count('"message":"Attend"') >= 2)
         done, stopped = [json.loads(line) for line in server.log().splitlines() if '"message":"Attend"' in line]
