@@ -171,7 +171,9 @@ TEST(BytesTest, AStreamIsStockMessagesThatMakeTheRequest) {
   v1::AttendStreamRequest opening;
   opening.set_problem_id(1);
   *opening.mutable_header() = small.request();
-  EXPECT_EQ(server.Came().back(), opening.SerializeAsString());
+  // Pieces of the first stream may still come in after it.
+  const std::vector<std::string> came = server.Came();
+  EXPECT_EQ(std::count(came.begin(), came.end(), opening.SerializeAsString()), 1);
 }
 
 TEST(BytesTest, GarbageInPlaceOfAReplyIsInternalAndTheNextCallIsGood) {

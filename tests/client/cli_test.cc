@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -52,8 +53,8 @@ class CliTest : public testing::Test {
     return path;
   }
   std::string File(const std::string& name) {
-    return absl::StrCat(testing::TempDir(), "/cli_", testing::UnitTest::GetInstance()->current_test_info()->name(), "_",
-                        name);
+    return absl::StrCat(testing::TempDir(), "/cli_", getpid(), "_",
+                        testing::UnitTest::GetInstance()->current_test_info()->name(), "_", name);
   }
   Ran Ask(std::vector<std::string> words) {
     words.insert(words.end(), {"--server", server_.target});

@@ -245,7 +245,7 @@ TEST_F(ClientTest, BlocksThatDoNotFitAreRefused) {
       [](v1::Block& block) { block.set_dtype(v1::DATA_TYPE_FLOAT64); },
   };
   for (const auto& spoil : spoilers) {
-    server_.spoil_message = [&](v1::AttendStreamResponse& message) {
+    server_.spoil_message = [spoil](v1::AttendStreamResponse& message) {
       if (message.has_block() && message.block().first_row() == 2) spoil(*message.mutable_block());
     };
     EXPECT_EQ(client_->AttendStream(SmallProblem()).status().code(), absl::StatusCode::kInternal);

@@ -1,5 +1,6 @@
 // A server in this process that implements the generated services with the formula in float64: what the client is
-// tested against without the real one. Knobs make it misbehave. Thread rule: set knobs before calls.
+// tested against without the real one. Knobs make it misbehave and may be set at any time: a call that its client gave
+// up may still be running.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -68,6 +69,25 @@ inline std::vector<std::pair<v1::OutputKind, Array>> Formula(const v1::AttendReq
   return answers;
 }
 
+// A value that one thread sets and others read.
+template <typename T>
+class Knob {
+ public:
+  Knob& operator=(T value) {
+    const std::scoped_lock lock(mutex_);
+    value_ = std::move(value);
+    return *this;
+  }
+  [[nodiscard]] T Get() const {
+    const std::scoped_lock lock(mutex_);
+    return value_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  T value_;
+};
+
 class FakeServer : public v1::AttentionService::Service {
  public:
   FakeServer() {
@@ -84,14 +104,14 @@ class FakeServer : public v1::AttentionService::Service {
 
   std::string target;
   // Knobs.
-  grpc::Status refusal;                            // of every problem, by either call
-  std::function<void(v1::AttendResponse&)> spoil;  // of a unary answer
-  std::function<void(v1::AttendStreamResponse&)> spoil_message;
-  std::int64_t block_rows = 2, block_columns = 1 << 20;
-  bool backwards = false;       // blocks last to first
-  bool leave_out_last = false;  // one block is never sent
-  bool hang_up = false;         // end the stream instead of closing the problem
-  bool serving = true;
+  Knob<grpc::Status> refusal;                            // of every problem, by either call
+  Knob<std::function<void(v1::AttendResponse&)>> spoil;  // of a unary answer
+  Knob<std::function<void(v1::AttendStreamResponse&)>> spoil_message;
+  std::atomic<std::int64_t> block_rows = 2, block_columns = 1 << 20;
+  std::atomic<bool> backwards = false;       // blocks last to first
+  std::atomic<bool> leave_out_last = false;  // one block is never sent
+  std::atomic<bool> hang_up = false;         // end the stream instead of closing the problem
+  std::atomic<bool> serving = true;
   // What was seen.
   std::atomic<int> unary_calls{0}, stream_problems{0}, pieces{0};
   std::atomic<std::int64_t> largest_piece{0};
@@ -106,7 +126,7 @@ class FakeServer : public v1::AttentionService::Service {
                       v1::AttendResponse* response) override {
     ++unary_calls;
     had_deadline = context->deadline() < std::chrono::system_clock::now() + std::chrono::hours(24);
-    if (!refusal.ok()) return refusal;
+    if (const grpc::Status refused = refusal.Get(); !refused.ok()) return refused;
     auto answers = Formula(*request);
     *response->mutable_output() = ToTensor(answers.front().second);
     for (std::size_t e = 1; e < answers.size(); ++e) {
@@ -115,7 +135,7 @@ class FakeServer : public v1::AttentionService::Service {
       *extra.mutable_tensor() = ToTensor(answers[e].second);
     }
     FillStatistics(*request, response->mutable_statistics());
-    if (spoil) spoil(*response);
+    if (const auto spoiler = spoil.Get()) spoiler(*response);
     return grpc::Status::OK;
   }
 
@@ -134,11 +154,11 @@ class FakeServer : public v1::AttentionService::Service {
           piece_order_.clear();
         }
         ++stream_problems;
-        if (!refusal.ok()) {
+        if (const grpc::Status refusal_now = refusal.Get(); !refusal_now.ok()) {
           v1::AttendStreamResponse closing;
           closing.set_problem_id(message.problem_id());
-          closing.mutable_closing()->mutable_error()->set_code(refusal.error_code());
-          closing.mutable_closing()->mutable_error()->set_message(refusal.error_message());
+          closing.mutable_closing()->mutable_error()->set_code(refusal_now.error_code());
+          closing.mutable_closing()->mutable_error()->set_message(refusal_now.error_message());
           refused.insert(message.problem_id());
           stream->Write(closing);
           continue;
@@ -243,9 +263,9 @@ class FakeServer : public v1::AttentionService::Service {
             block.set_batch(bh / array.shape[1]);
             block.set_head(bh % array.shape[1]);
             block.set_first_row(row);
-            block.set_rows(std::min(block_rows, rows - row));
+            block.set_rows(std::min(block_rows.load(), rows - row));
             block.set_first_column(column);
-            block.set_columns(std::min(block_columns, columns - column));
+            block.set_columns(std::min(block_columns.load(), columns - column));
             const auto element = static_cast<std::size_t>(ElementBytes(array.dtype));
             for (std::int64_t r = row; r < row + block.rows(); ++r) {
               block.mutable_data()->append(array.bytes,
@@ -261,7 +281,7 @@ class FakeServer : public v1::AttentionService::Service {
     if (leave_out_last) messages.pop_back();
     messages.push_back(closing);
     for (v1::AttendStreamResponse& message : messages) {
-      if (spoil_message) spoil_message(message);
+      if (const auto spoiler = spoil_message.Get()) spoiler(message);
       if (!stream->Write(message)) return;
     }
   }

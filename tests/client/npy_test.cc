@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <string>
@@ -71,7 +72,7 @@ TEST(NpyTest, WritesTheBytesThatNumPyWrites) {
        {"little_f2.npy", "little_f4.npy", "little_f8.npy", "little_i8.npy", "bool.npy", "empty.npy"}) {
     const absl::StatusOr<Array> array = ReadNpy(Data(name));
     ASSERT_TRUE(array.ok()) << array.status();
-    const std::string path = absl::StrCat(testing::TempDir(), "/written.npy");
+    const std::string path = absl::StrCat(testing::TempDir(), "/written_", getpid(), ".npy");
     ASSERT_TRUE(WriteNpy(path, *array).ok());
     EXPECT_EQ(*ReadFile(path), *ReadFile(Data(name))) << name;
     std::remove(path.c_str());
