@@ -55,7 +55,7 @@ class AttendCall final : public grpc::ServerUnaryReactor,
       done_ = true;
     }
     record_.total = absl::Now() - arrived_;
-    LogRequest(record_);
+    engine_.Done(record_);
     reservation_.ShrinkTo(0);
     work_.reset();
     keep_.reset();  // the last act: this may be gone

@@ -310,7 +310,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     record.method = "AttendStream";
     record.peer = peer_;
     record.status = status;
-    LogRequest(record);
+    engine_.Done(record);
     EnqueueLocked({EncodeClosing(id, status, {}), nullptr, 0, true});
   }
 
@@ -333,7 +333,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     }
     if (!problem->accepting && problem->complete()) record.total = absl::Now() - problem->complete_at();
     statistics.set_total_us(absl::ToInt64Microseconds(record.total));
-    LogRequest(record);
+    engine_.Done(record);
     // While a piece is being copied its buffer stays; the reading side frees the problem then.
     std::shared_ptr<Reservation> held = problem->accepting ? nullptr : problem->Release();
     EnqueueLocked({EncodeClosing(problem->id(), status, problem->closing()), std::move(held), 0, true});

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/attention.h"
+#include "server/log.h"
 
 namespace attnd::server {
 namespace {
@@ -82,6 +83,8 @@ void Engine::Note(const AttentionReport& report, absl::Duration predicted, Reque
   statistics.set_slices(report.slices);
   statistics.set_threads_used(report.workers);
 }
+
+void Engine::Done(const RequestRecord& record) { LogRequest(record); }
 
 absl::StatusOr<Understood> Understand(const Engine& engine, const ProblemInputs& inputs, Delivery delivery) {
   absl::StatusOr<Problem> problem = Problem::Create(inputs, engine.limits());

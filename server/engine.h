@@ -18,7 +18,7 @@
 #include "server/flags.h"
 #include "server/idle_memory.h"
 #include "server/lifecycle.h"
-#include "server/log.h"
+#include "server/request_record.h"
 #include "server/sender.h"
 #include "server/stall_watch.h"
 
@@ -47,6 +47,9 @@ class Engine {
   // What became of a problem's job, in the words of the log and of the reply; counts the compute that it gave back.
   // `predicted`: with nothing else running.
   void Note(const AttentionReport& report, absl::Duration predicted, RequestRecord& record, v1::Statistics& statistics);
+
+  // The end of every request: its line in the log.
+  void Done(const RequestRecord& record);
 
   // When a problem that arrived `now` must be done. `call_deadline` is infinite for a call without one.
   absl::Time Deadline(absl::Time now, absl::Time call_deadline) const;

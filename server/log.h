@@ -9,9 +9,8 @@
 #include <variant>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
+#include "server/request_record.h"
 
 namespace attnd::server {
 
@@ -26,18 +25,6 @@ void InitLog(LogFormat format, absl::string_view level);
 void Log(LogLevel level, absl::string_view message, const std::vector<LogField>& fields = {});
 
 // The one line of a request.
-struct RequestRecord {
-  absl::string_view method;
-  std::string peer;
-  std::string shape;  // empty where no problem was understood
-  absl::Status status;
-  absl::Duration queued, computed, total;
-  std::int64_t request_bytes = 0, reply_bytes = 0;
-  std::int64_t memory_bytes = 0;          // reserved for it
-  absl::Duration worked;                  // of all compute threads
-  std::int64_t slices = 0, threads = 0;   // turns that compute threads took at it, and how many different threads
-  absl::Duration stopped_in, given_back;  // of one that stopped early: until no thread worked at it, and what it saved
-};
 void LogRequest(const RequestRecord& record);
 
 // `text` on one line of printable ASCII: control bytes, quotes, backslashes and everything beyond ASCII are escaped.

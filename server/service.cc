@@ -38,7 +38,7 @@ grpc::ServerUnaryReactor* AnswerNow(Engine& engine, absl::string_view method, gr
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpcStatus(record.status));
   record.total = absl::Now() - arrived;
-  LogRequest(record);
+  engine.Done(record);
   return reactor;
 }
 
