@@ -26,7 +26,7 @@ while (($#)); do
 done
 
 build_packages=(g++ cmake ninja-build ccache pkg-config libgrpc++-dev protobuf-compiler protobuf-compiler-grpc
-  libprotobuf-dev libabsl-dev libspdlog-dev libhwy-dev libcli11-dev nlohmann-json3-dev zlib1g-dev libdnnl-dev
+  libprotobuf-dev libabsl-dev libspdlog-dev libhwy-dev libcli11-dev nlohmann-json3-dev zlib1g-dev libssl-dev libdnnl-dev
   libgtest-dev libgmock-dev python3 python3-numpy)
 tests_packages=(python3-grpcio python3-protobuf python3-pytest python3-venv curl)
 all_packages=(clang clang-tidy clang-format buildah debootstrap podman)

@@ -1,7 +1,6 @@
 #include "server/attend.h"
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,69 +19,28 @@
 namespace attnd::server {
 namespace {
 
-// One call. It keeps itself alive until gRPC is done with it; the stall watch and the job hold references too.
-class AttendCall final : public grpc::ServerUnaryReactor,
-                         public Watched,
-                         public std::enable_shared_from_this<AttendCall> {
+class AttendCall final : public UnaryCall {
  public:
-  AttendCall(Engine& engine, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
-      : engine_(engine),
-        context_(context),
-        response_(response),
-        arrived_(absl::Now()),
-        stopper_(engine.executor, engine.Deadline(arrived_, CallDeadline(*context))) {
-    record_.method = "Attend";
-    record_.peer = context->peer();
-    reservation_ = Reservation(engine.budget.AccountOf(record_.peer));
-  }
-
-  void Start(const grpc::ByteBuffer* request) {
-    keep_ = shared_from_this();
-    engine_.watch.Add(weak_from_this());
-    const absl::Status status = CatchBadAlloc([&] { return Begin(*request); });
-    if (!status.ok()) End(status);
-  }
-
-  void OnCancel() override {
-    stopper_.Stop(absl::Now() >= stopper_.token()->deadline()
-                      ? absl::DeadlineExceededError("the call's deadline passed before the answer was complete")
-                      : absl::CancelledError("the caller cancelled or went away"));
-  }
-
-  void OnDone() override {
-    {
-      const std::lock_guard lock(mutex_);
-      done_ = true;
-    }
-    record_.total = absl::Now() - arrived_;
-    engine_.Done(record_);
-    reservation_.ShrinkTo(0);
-    work_.reset();
-    keep_.reset();  // the last act: this may be gone
-  }
-
-  // A peer that does not take its answer loses it.
-  void Tick(absl::Time now) override {
-    const std::lock_guard lock(mutex_);
-    if (!ended_ || done_ || now - end_time_ < absl::Milliseconds(engine_.config.send_stall_ms)) return;
-    context_->TryCancel();
-  }
+  AttendCall(Engine& engine, CallContext* context, CallHead head)
+      : UnaryCall(engine, context, std::move(head)),
+        stopper_(engine.executor, deadline_),
+        reservation_(head_.AccountIn(engine)) {}
 
  private:
-  absl::Status Begin(const grpc::ByteBuffer& request) {
+  absl::Status Answer(grpc::ByteBuffer& request) override {
     absl::StatusOr<Lifecycle::Work> work = engine_.lifecycle.Enter();
     if (!work.ok()) return work.status();
     work_ = *std::move(work);
-    record_.request_bytes = static_cast<std::int64_t>(request.Length());
     absl::Status status = reservation_.GrowTo("bytes of the message", record_.request_bytes);
     if (!status.ok()) return status;
     auto message = std::make_unique<v1::AttendRequest>();
-    // gRPC keeps `request` until the call ends, and nothing reads it again.
-    absl::StatusOr<RawMessage> raw = Receive(engine_, const_cast<grpc::ByteBuffer&>(request), *message, reservation_);
+    absl::StatusOr<RawMessage> raw = Receive(engine_, request, *message, reservation_);
     if (!raw.ok()) return raw.status();
     absl::StatusOr<DecodedProblem> decoded = DecodeProblem(*message, DataRule::kWhole);
     if (!decoded.ok()) return decoded.status();
     message.reset();
+    const absl::StatusOr<std::int64_t> weight = head_.caller.WeightOf(decoded->priority);
+    if (!weight.ok()) return weight.status();
     absl::StatusOr<Understood> understood = Understand(engine_, decoded->inputs, Delivery::kUnary);
     if (!understood.ok()) return understood.status();
     record_.shape = DescribeProblem(*understood->problem);
@@ -104,7 +62,7 @@ class AttendCall final : public grpc::ServerUnaryReactor,
     if (status = problem_->CheckContents(); !status.ok()) return status;
     statistics_.set_flops(understood->cost.flops_after_exclusion);
     statistics_.set_memory_bytes(demand.memory_bytes);
-    Compute(decoded->weight);
+    Compute(*weight);
     return absl::OkStatus();
   }
 
@@ -122,47 +80,49 @@ class AttendCall final : public grpc::ServerUnaryReactor,
     submitted_ = absl::Now();
     stopper_.Set(StartAttention(
         problem_, *sink_, engine_.executor, stopper_.token(),
-        [self = shared_from_this()](const AttentionReport& report) {
+        [self = std::static_pointer_cast<AttendCall>(shared_from_this())](const AttentionReport& report) {
           self->engine_.sender.Do([self, report] { self->Complete(report); });
         },
-        JobClass{record_.peer, weight}));
+        JobClass{head_.caller.AccountName(head_.peer), weight}));
   }
 
   void Complete(const AttentionReport& report) {
-    record_.queued = submitted_ - arrived_;
+    record_.queued = submitted_ - whole_at_;
     engine_.Note(report, predicted_, record_, statistics_);
-    if (!report.status.ok()) return End(report.status);
-    End(CatchBadAlloc([&] {
-      statistics_.set_total_us(absl::ToInt64Microseconds(absl::Now() - arrived_));
+    grpc::ByteBuffer response;
+    const absl::Status status = report.status.ok() ? CatchBadAlloc([&] {
+      statistics_.set_total_us(absl::ToInt64Microseconds(absl::Now() - whole_at_));
       statistics_.set_threads(engine_.executor.threads());
       for (const std::int64_t offset : problem_->q_offset) statistics_.add_q_offset(offset);
-      *response_ = EncodeAttendResponse(*problem_, outputs_, statistics_);
-      record_.reply_bytes = static_cast<std::int64_t>(response_->Length());
+      response = EncodeAttendResponse(*problem_, outputs_, statistics_);
       return absl::OkStatus();
-    }));
+    })
+                                                   : report.status;
+    FreeProblem();
+    if (status.ok()) {
+      End(std::move(response));
+    } else {
+      End(status);
+    }
   }
 
-  void End(const absl::Status& status) {
-    record_.status = status;
-    outputs_.clear();  // the answer's slices hold what they need
+  void Stop(absl::Status reason) override { stopper_.Stop(std::move(reason)); }
+
+  void Release() override {
+    reservation_.ShrinkTo(0);
+    work_.reset();
+  }
+
+  // All but what the answer's slices hold.
+  void FreeProblem() {
+    outputs_.clear();
     sink_.reset();
     problem_.reset();
     tensors_.clear();
     place_ = QueuePlace();
-    {
-      const std::lock_guard lock(mutex_);
-      ended_ = true;
-      end_time_ = absl::Now();
-    }
-    Finish(ToGrpcStatus(status));
   }
 
-  Engine& engine_;
-  grpc::CallbackServerContext* const context_;
-  grpc::ByteBuffer* const response_;
-  const absl::Time arrived_;
   Stopper stopper_;
-  std::shared_ptr<AttendCall> keep_;
   Lifecycle::Work work_;
   Reservation reservation_;
   QueuePlace place_;
@@ -173,24 +133,13 @@ class AttendCall final : public grpc::ServerUnaryReactor,
   std::unique_ptr<DenseSink> sink_;
   v1::Statistics statistics_;
   absl::Time submitted_;
-  RequestRecord record_;
-
-  std::mutex mutex_;
-  bool ended_ = false, done_ = false;  // guarded by mutex_, like the next
-  absl::Time end_time_;
 };
 
 }  // namespace
 
-absl::Time CallDeadline(const grpc::CallbackServerContext& context) {
-  const std::chrono::system_clock::time_point deadline = context.deadline();
-  return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture() : absl::FromChrono(deadline);
-}
-
-grpc::ServerUnaryReactor* StartAttend(Engine& engine, grpc::CallbackServerContext* context,
-                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto call = std::make_shared<AttendCall>(engine, context, response);
-  call->Start(request);
+CallReactor* StartAttend(Engine& engine, CallContext* context, CallHead head) {
+  auto call = std::make_shared<AttendCall>(engine, context, std::move(head));
+  call->Start();
   return call.get();
 }
 

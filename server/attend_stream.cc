@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "server/attend.h"
 #include "server/log.h"
 #include "server/receive.h"
 #include "server/recent_ids.h"
@@ -32,17 +31,16 @@ absl::Status GoneAway() { return absl::CancelledError("the caller cancelled or w
 // Locks: mutex_ may be held while the pool's lock is taken, never the other way round; HasRoom, which the pool calls
 // under its lock, reads atomics only. gRPC's operations are started under mutex_, or by the Sender while writing_ is
 // set, and never run a reaction inside.
-class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+class StreamCall final : public CallReactor,
                          public Watched,
                          public BlockWriter,
                          public std::enable_shared_from_this<StreamCall> {
  public:
-  StreamCall(Engine& engine, grpc::CallbackServerContext* context)
+  StreamCall(Engine& engine, CallContext* context, CallHead head)
       : engine_(engine),
         context_(context),
-        peer_(context->peer()),
-        account_(engine.budget.AccountOf(peer_)),
-        call_deadline_(CallDeadline(*context)),
+        head_(std::move(head)),
+        account_(head_.AccountIn(engine)),
         queue_bytes_max_(StreamQueueBytes(engine.config)) {}
 
   void Start() {
@@ -91,7 +89,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
 
   void OnCancel() override {
     const std::lock_guard lock(mutex_);
-    DieLocked(absl::Now() >= call_deadline_ ? absl::DeadlineExceededError("the call's deadline passed") : GoneAway());
+    DieLocked(absl::Now() >= head_.deadline ? absl::DeadlineExceededError("the call's deadline passed") : GoneAway());
     MaybeFinishLocked();
   }
 
@@ -187,7 +185,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     }
     absl::StatusOr<ProblemPtr> opened;
     const absl::Status status = CatchBadAlloc([&] {
-      opened = StreamProblem::Open(engine_, message, std::move(raw), std::move(held), call_deadline_, peer_, *this);
+      opened = StreamProblem::Open(engine_, message, std::move(raw), std::move(held), head_, *this);
       return opened.status();
     });
     if (!status.ok()) return Refuse(id, status);
@@ -305,10 +303,14 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     return found != problems_.end() && found->second == problem;
   }
 
+  RequestRecord RecordOf(std::uint64_t id) const {
+    RequestRecord record = head_.Record();
+    absl::StrAppend(&record.request_id, "/", id);
+    return record;
+  }
+
   void CloseUnopenedLocked(std::uint64_t id, const absl::Status& status) {
-    RequestRecord record;
-    record.method = "AttendStream";
-    record.peer = peer_;
+    RequestRecord record = RecordOf(id);
     record.status = status;
     engine_.Done(record);
     EnqueueLocked({EncodeClosing(id, status, {}), nullptr, 0, true});
@@ -318,9 +320,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     if (!IsOpenLocked(problem)) return;
     problems_.erase(problem->id());
     recent_.Add(problem->id());
-    RequestRecord record;
-    record.method = "AttendStream";
-    record.peer = peer_;
+    RequestRecord record = RecordOf(problem->id());
     record.shape = problem->shape();
     record.status = status;
     record.request_bytes = problem->input_bytes();
@@ -331,7 +331,10 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       record.queued = problem->waited();
       engine_.Note(*report, problem->predicted(), record, statistics);
     }
-    if (!problem->accepting && problem->complete()) record.total = absl::Now() - problem->complete_at();
+    if (!problem->accepting && problem->complete()) {
+      record.received = problem->complete_at() - problem->opened_at();
+      record.total = absl::Now() - problem->complete_at();
+    }
     statistics.set_total_us(absl::ToInt64Microseconds(record.total));
     engine_.Done(record);
     // While a piece is being copied its buffer stays; the reading side frees the problem then.
@@ -403,10 +406,9 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   }
 
   Engine& engine_;
-  grpc::CallbackServerContext* const context_;  // valid until finished_
-  const std::string peer_;
+  CallContext* const context_;  // valid until finished_
+  const CallHead head_;
   const std::shared_ptr<Account> account_;
-  const absl::Time call_deadline_;
   const std::int64_t queue_bytes_max_;
   std::shared_ptr<StreamCall> keep_;
   Lifecycle::Work work_;
@@ -426,9 +428,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
 
 }  // namespace
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartAttendStream(Engine& engine,
-                                                                               grpc::CallbackServerContext* context) {
-  auto call = std::make_shared<StreamCall>(engine, context);
+CallReactor* StartAttendStream(Engine& engine, CallContext* context, CallHead head) {
+  auto call = std::make_shared<StreamCall>(engine, context, std::move(head));
   call->Start();
   return call.get();
 }

@@ -7,15 +7,10 @@
 // reactions on gRPC's threads, rows from workers, ticks from the stall watch; one mutex inside.
 #pragma once
 
-#include <grpcpp/server_context.h>
-#include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/server_callback.h>
-
-#include "server/engine.h"
+#include "server/call.h"
 
 namespace attnd::server {
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartAttendStream(Engine& engine,
-                                                                               grpc::CallbackServerContext* context);
+CallReactor* StartAttendStream(Engine& engine, CallContext* context, CallHead head);
 
 }  // namespace attnd::server

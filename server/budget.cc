@@ -19,13 +19,29 @@ absl::Status Fits(absl::string_view what, std::int64_t used, std::int64_t more, 
 
 constexpr absl::string_view kShareFlag = "connection_percent_max";
 
+// Overload comes in steps. Where others hold more than kBusyPercent of the memory, what is large is refused, so that
+// what is small goes on; beyond kFullPercent everything new is, so that what runs can end.
+constexpr std::int64_t kBusyPercent = 85, kFullPercent = 95;
+constexpr std::int64_t kLargeShare = 64;  // more than this part of the memory is large
+
+absl::Status CheckOverload(absl::string_view what, std::int64_t bytes, std::int64_t others, std::int64_t allowed) {
+  const std::int64_t percent = others / std::max<std::int64_t>(1, allowed / 100);
+  if (percent < kBusyPercent || (percent < kFullPercent && bytes <= allowed / kLargeShare)) return absl::OkStatus();
+  return WithRetryDelay(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "overload: ", what, ": ", bytes, " needed while others hold ", percent, " % of ", allowed,
+          percent < kFullPercent ? "; smaller problems are taken (memory_bytes_max)" : " (memory_bytes_max)")),
+      kRetryDelay);
+}
+
 }  // namespace
 
-std::shared_ptr<Account> Budget::AccountOf(const std::string& peer) {
+std::shared_ptr<Account> Budget::AccountOf(const std::string& name, std::int64_t bytes_max) {
   const std::lock_guard lock(mutex_);
-  std::weak_ptr<Account>& entry = accounts_[peer];
+  std::weak_ptr<Account>& entry = accounts_[name];
   std::shared_ptr<Account> account = entry.lock();
-  if (account == nullptr) entry = account = std::make_shared<Account>(*this);
+  if (account == nullptr) entry = account = std::make_shared<Account>(*this, bytes_max);
+  account->bytes_max_ = bytes_max;
   // Who is gone is cleared away when the names have doubled.
   if (accounts_.size() >= accounts_sweep_) {
     std::erase_if(accounts_, [](const auto& known) { return known.second.expired(); });
@@ -83,6 +99,11 @@ absl::Status Reservation::GrowTo(absl::string_view what, std::int64_t bytes) {
   const std::int64_t allowed = budget.limits_.bytes;
   const std::lock_guard lock(budget.mutex_);
   status = Fits(what, budget.bytes_, more, allowed, "memory_bytes_max");
+  if (status.ok()) status = CheckOverload(what, bytes, budget.bytes_ - bytes_, allowed);
+  if (status.ok() && account_->bytes_max_ - account_->bytes_ < more) {
+    status = Fits(absl::StrCat(what, ", of this identity"), account_->bytes_, more, account_->bytes_max_,
+                  "bytes_in_flight_max");
+  }
   if (status.ok() && account_->bytes_ > bytes_) {
     status =
         Fits(absl::StrCat(what, ", of this connection"), account_->bytes_, more, budget.ShareOf(allowed), kShareFlag);

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,17 +23,18 @@ namespace attnd::server {
 
 class Budget;
 
-// What one connection holds.
+// What one connection, or one identity, holds.
 class Account {
  public:
-  explicit Account(Budget& budget) : budget_(budget) {}
+  Account(Budget& budget, std::int64_t bytes_max) : budget_(budget), bytes_max_(bytes_max) {}
 
  private:
   friend class Budget;
   friend class QueuePlace;
   friend class Reservation;
   Budget& budget_;
-  std::int64_t bytes_ = 0, queue_problems_ = 0, queue_bytes_ = 0;  // guarded by the budget's lock
+  std::int64_t bytes_max_;  // of its identity's policy; guarded by the budget's lock, like the next
+  std::int64_t bytes_ = 0, queue_problems_ = 0, queue_bytes_ = 0;
 };
 
 // Memory taken from the budget, given back by the destructor.
@@ -91,8 +93,9 @@ class Budget {
  public:
   explicit Budget(BudgetLimits limits) : limits_(limits) {}
 
-  // The one of this peer. It lives while anyone holds it.
-  std::shared_ptr<Account> AccountOf(const std::string& peer);
+  // The one of this name, with this limit of its own from here on. It lives while anyone holds it.
+  std::shared_ptr<Account> AccountOf(const std::string& name,
+                                     std::int64_t bytes_max = std::numeric_limits<std::int64_t>::max());
 
   // OK, or RESOURCE_EXHAUSTED: `what` can never have so much memory here.
   absl::Status CheckEver(absl::string_view what, std::int64_t bytes) const;

@@ -1,8 +1,11 @@
 #include "server/health.h"
 
+#include <string>
 #include <utility>
 
-#include "server/lifecycle.h"
+#include "absl/time/clock.h"
+#include "server/receive.h"
+#include "server/wire/encode.h"
 #include "server/wire/status.h"
 
 namespace attnd::server {
@@ -15,95 +18,111 @@ bool Known(const std::string& service) { return service.empty() || service == "a
 
 }  // namespace
 
-// One open Watch: says the state, and once more when a drain begins, and ends then.
-class HealthWatch final : public grpc::ServerWriteReactor<HealthCheckResponse>,
-                          public std::enable_shared_from_this<HealthWatch> {
+// One Watch: once its question came it says the state, and once more when a drain begins, and ends then.
+class HealthWatch final : public CallReactor, public std::enable_shared_from_this<HealthWatch> {
  public:
-  HealthWatch(HealthService& service, bool known) : service_(service), known_(known) {}
+  HealthWatch(Health& health, Engine& engine, CallHead head)
+      : health_(health), engine_(engine), head_(std::move(head)) {}
 
   void Begin(bool draining) {
     const std::lock_guard lock(mutex_);
     ending_ = draining;
-    Say();
+    StartRead(&request_);
   }
 
   void BeginDrain() {
     const std::lock_guard lock(mutex_);
     if (ending_) return;
     ending_ = true;
-    if (!writing_) Say();
+    if (asked_ && !writing_) Say();
+    if (!asked_) End(Draining());
+  }
+
+  void OnReadDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    if (finished_) return;
+    HealthCheckRequest request;
+    Reservation held(head_.AccountIn(engine_));
+    const absl::Status status =
+        ok ? Receive(engine_, request_, request, held).status() : absl::InvalidArgumentError("request: absent");
+    if (!status.ok()) return End(status);
+    asked_ = true;
+    known_ = Known(request.service());
+    Say();
   }
 
   void OnWriteDone(bool ok) override {
     const std::lock_guard lock(mutex_);
     writing_ = false;
-    if (!ok) return End(grpc::Status::CANCELLED);
+    if (!ok) return End(absl::CancelledError("the caller went away"));
     if (!ending_) return;
-    if (said_end_) return End(ToGrpcStatus(Draining()));
+    if (said_end_) return End(Draining());
     Say();
   }
 
   void OnCancel() override {
     const std::lock_guard lock(mutex_);
-    if (!writing_) End(grpc::Status::CANCELLED);
+    if (!writing_) End(absl::CancelledError("the caller went away"));
     ending_ = said_end_ = true;
   }
 
   void OnDone() override {
+    RequestRecord record = head_.Record();
+    record.status = status_;
+    record.total = absl::Now() - head_.arrived;
+    engine_.Done(record);
     std::shared_ptr<HealthWatch> self = shared_from_this();
-    const std::lock_guard lock(service_.mutex_);
-    service_.watches_.erase(self);
+    const std::lock_guard lock(health_.mutex_);
+    health_.watches_.erase(self);
   }
 
  private:
   void Say() {
-    response_.set_status(!known_   ? HealthCheckResponse::SERVICE_UNKNOWN
-                         : ending_ ? HealthCheckResponse::NOT_SERVING
-                                   : HealthCheckResponse::SERVING);
+    HealthCheckResponse response;
+    response.set_status(!known_   ? HealthCheckResponse::SERVICE_UNKNOWN
+                        : ending_ ? HealthCheckResponse::NOT_SERVING
+                                  : HealthCheckResponse::SERVING);
+    response_ = EncodeMessage(response);
     said_end_ = ending_;
     writing_ = true;
     StartWrite(&response_);
   }
 
-  void End(const grpc::Status& status) {
+  void End(const absl::Status& status) {
     if (finished_) return;
     finished_ = true;
-    Finish(status);
+    status_ = status;
+    Finish(ToGrpcStatus(status));
   }
 
-  HealthService& service_;
-  const bool known_;
+  Health& health_;
+  Engine& engine_;
+  const CallHead head_;
   std::mutex mutex_;
-  HealthCheckResponse response_;
-  bool writing_ = false, ending_ = false, said_end_ = false, finished_ = false;
+  grpc::ByteBuffer request_, response_;
+  absl::Status status_;
+  bool known_ = false, asked_ = false, writing_ = false, ending_ = false, said_end_ = false, finished_ = false;
 };
 
-grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context, const HealthCheckRequest* request,
-                                               HealthCheckResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (!Known(request->service())) {
-    reactor->Finish(
-        grpc::Status(grpc::StatusCode::NOT_FOUND, "service: unknown, expected \"\" or \"attnd.v1.AttentionService\""));
-    return reactor;
+absl::StatusOr<HealthCheckResponse> Health::Check(const HealthCheckRequest& request) {
+  if (!Known(request.service())) {
+    return absl::NotFoundError("service: unknown, expected \"\" or \"attnd.v1.AttentionService\"");
   }
-  {
-    const std::lock_guard lock(mutex_);
-    response->set_status(draining_ ? HealthCheckResponse::NOT_SERVING : HealthCheckResponse::SERVING);
-  }
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+  HealthCheckResponse response;
+  const std::lock_guard lock(mutex_);
+  response.set_status(draining_ ? HealthCheckResponse::NOT_SERVING : HealthCheckResponse::SERVING);
+  return response;
 }
 
-grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(grpc::CallbackServerContext*,
-                                                                    const HealthCheckRequest* request) {
-  auto watch = std::make_shared<HealthWatch>(*this, Known(request->service()));
+CallReactor* Health::StartWatch(Engine& engine, CallContext*, CallHead head) {
+  auto watch = std::make_shared<HealthWatch>(*this, engine, std::move(head));
   const std::lock_guard lock(mutex_);
   watches_.insert(watch);
   watch->Begin(draining_);
   return watch.get();
 }
 
-void HealthService::BeginDrain() {
+void Health::BeginDrain() {
   const std::lock_guard lock(mutex_);
   draining_ = true;
   for (const std::shared_ptr<HealthWatch>& watch : watches_) watch->BeginDrain();

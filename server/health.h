@@ -1,25 +1,24 @@
-// grpc.health.v1, on callbacks: Check and Watch for the whole server ("") and for attnd.v1.AttentionService.
+// grpc.health.v1: Check and Watch for the whole server ("") and for attnd.v1.AttentionService.
 // Thread rule: every function from any thread.
 #pragma once
 
 #include <memory>
 #include <mutex>
 #include <set>
-#include <string>
 
-#include "grpc/health/v1/health.grpc.pb.h"
+#include "absl/status/statusor.h"
+#include "grpc/health/v1/health.pb.h"
+#include "server/call.h"
 
 namespace attnd::server {
 
 class HealthWatch;
 
-class HealthService final : public grpc::health::v1::Health::CallbackService {
+class Health {
  public:
-  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
-                                  const grpc::health::v1::HealthCheckRequest* request,
-                                  grpc::health::v1::HealthCheckResponse* response) override;
-  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
-      grpc::CallbackServerContext* context, const grpc::health::v1::HealthCheckRequest* request) override;
+  absl::StatusOr<grpc::health::v1::HealthCheckResponse> Check(const grpc::health::v1::HealthCheckRequest& request);
+
+  CallReactor* StartWatch(Engine& engine, CallContext* context, CallHead head);
 
   // NOT_SERVING from here on, for ever: every open Watch is told and ended.
   void BeginDrain();

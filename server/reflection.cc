@@ -8,8 +8,12 @@
 #include <string>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "attnd/v1/attention.pb.h"
 #include "grpc/health/v1/health.pb.h"
+#include "server/receive.h"
+#include "server/wire/encode.h"
+#include "server/wire/status.h"
 
 namespace attnd::server {
 namespace {
@@ -46,26 +50,43 @@ void AnswerFile(const FileDescriptor* file, ServerReflectionResponse& response) 
 }
 
 // One stream: question, answer, question, answer, until the peer has no more.
-class ReflectionStream final : public grpc::ServerBidiReactor<ServerReflectionRequest, ServerReflectionResponse> {
+class ReflectionStream final : public CallReactor {
  public:
-  ReflectionStream() { StartRead(&request_); }
+  ReflectionStream(Engine& engine, CallHead head) : engine_(engine), head_(std::move(head)) { StartRead(&request_); }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status::OK);
-    response_ = AnswerReflection(request_);
+    if (!ok) return End(absl::OkStatus());
+    Reservation held(head_.AccountIn(engine_));
+    ServerReflectionRequest request;
+    if (const absl::Status status = Receive(engine_, request_, request, held).status(); !status.ok())
+      return End(status);
+    response_ = EncodeMessage(AnswerReflection(request));
     StartWrite(&response_);
   }
 
   void OnWriteDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status::CANCELLED);
+    if (!ok) return End(absl::CancelledError("the caller went away"));
     StartRead(&request_);
   }
 
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    RequestRecord record = head_.Record();
+    record.status = status_;
+    record.total = absl::Now() - head_.arrived;
+    engine_.Done(record);
+    delete this;
+  }
 
  private:
-  ServerReflectionRequest request_;
-  ServerReflectionResponse response_;
+  void End(const absl::Status& status) {
+    status_ = status;
+    Finish(ToGrpcStatus(status));
+  }
+
+  Engine& engine_;
+  const CallHead head_;
+  absl::Status status_;
+  grpc::ByteBuffer request_, response_;
 };
 
 }  // namespace
@@ -100,9 +121,8 @@ ServerReflectionResponse AnswerReflection(const ServerReflectionRequest& request
   return response;
 }
 
-grpc::ServerBidiReactor<ServerReflectionRequest, ServerReflectionResponse>* ReflectionService::ServerReflectionInfo(
-    grpc::CallbackServerContext*) {
-  return new ReflectionStream();
+CallReactor* StartReflection(Engine& engine, CallContext*, CallHead head) {
+  return new ReflectionStream(engine, std::move(head));
 }
 
 }  // namespace attnd::server

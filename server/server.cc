@@ -16,10 +16,9 @@
 #include "core/buffer_pool.h"
 #include "server/acceptor.h"
 #include "server/engine.h"
+#include "server/gate.h"
 #include "server/health.h"
 #include "server/log.h"
-#include "server/reflection.h"
-#include "server/service.h"
 
 namespace attnd::server {
 namespace {
@@ -65,11 +64,13 @@ absl::Status WritePortFile(const std::string& path, int port) {
 
 struct Server::Parts {
   explicit Parts(const ServerConfig& config)
-      : engine(config), attention(engine), acceptor(config.connections_max, config.peer_silence_ms) {}
+      : engine(config),
+        gate(engine, access, health, /*tls=*/false),
+        acceptor(config.connections_max, config.peer_silence_ms) {}
   Engine engine;
-  AttentionServiceImpl attention;
-  HealthService health;
-  ReflectionService reflection;
+  Access access;
+  Health health;
+  Gate gate;
   std::unique_ptr<grpc::Server> grpc_server;
   Acceptor acceptor;  // ends before what it hands connections to
 };
@@ -93,9 +94,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& asked)
   }
   auto to_grpc = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
-  builder.RegisterService(&parts->attention);
-  builder.RegisterService(&parts->health);
-  if (config.reflection) builder.RegisterService(&parts->reflection);
+  builder.RegisterCallbackGenericService(&parts->gate);
   parts->grpc_server = builder.BuildAndStart();
   if (parts->grpc_server == nullptr) return absl::UnavailableError("gRPC did not start");
   parts->acceptor.Start(std::move(to_grpc));

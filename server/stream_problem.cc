@@ -22,33 +22,37 @@ absl::Status Prefixed(absl::string_view path, const absl::Status& status) {
 
 }  // namespace
 
-StreamProblem::StreamProblem(Engine& engine, std::uint64_t id, absl::Time call_deadline, std::string client,
-                             BlockWriter& writer)
+StreamProblem::StreamProblem(Engine& engine, std::uint64_t id, const CallHead& head, BlockWriter& writer)
     : last_piece(absl::Now()),
       engine_(engine),
       id_(id),
-      stopper_(engine.executor, engine.Deadline(last_piece, call_deadline)),
+      opened_at_(last_piece),
+      stopper_(engine.executor, engine.Deadline(opened_at_, head.deadline)),
       sink_(id_, engine.config.block_bytes, writer),
-      job_class_{std::move(client)} {}
+      job_class_{head.caller.AccountName(head.peer)} {}
 
 absl::StatusOr<std::shared_ptr<StreamProblem>> StreamProblem::Open(Engine& engine,
                                                                    const v1::AttendStreamRequest& message,
                                                                    RawMessage raw, Reservation held,
-                                                                   absl::Time call_deadline, std::string client,
-                                                                   BlockWriter& writer) {
-  std::shared_ptr<StreamProblem> problem(
-      new StreamProblem(engine, message.problem_id(), call_deadline, std::move(client), writer));
-  absl::Status status = problem->Begin(message.header(), std::move(raw), std::move(held));
+                                                                   const CallHead& head, BlockWriter& writer) {
+  std::shared_ptr<StreamProblem> problem(new StreamProblem(engine, message.problem_id(), head, writer));
+  absl::Status status = problem->Begin(message.header(), std::move(raw), std::move(held), head.caller);
   if (!status.ok()) return status;
   return problem;
 }
 
-absl::Status StreamProblem::Begin(const v1::AttendRequest& header, RawMessage raw, Reservation held) {
+absl::Status StreamProblem::Begin(const v1::AttendRequest& header, RawMessage raw, Reservation held,
+                                  const Caller& caller) {
   reservation_ = std::move(held);
+  absl::StatusOr<Pass> pass = caller.Enter();
+  if (!pass.ok()) return pass.status();
+  pass_ = *std::move(pass);
   absl::StatusOr<DecodedProblem> decoded = DecodeProblem(header, DataRule::kWholeOrLater);
   if (!decoded.ok()) return decoded.status();
   inputs_ = std::move(decoded->inputs);
-  job_class_.weight = decoded->weight;
+  const absl::StatusOr<std::int64_t> weight = caller.WeightOf(decoded->priority);
+  if (!weight.ok()) return weight.status();
+  job_class_.weight = *weight;
   absl::StatusOr<Understood> understood = Understand(engine_, inputs_, Delivery::kStream);
   if (!understood.ok()) return understood.status();
   shape_ = DescribeProblem(*understood->problem);

@@ -18,6 +18,7 @@
 #include "proto/wire/raw_message.h"
 #include "server/block_sink.h"
 #include "server/byte_cover.h"
+#include "server/call.h"
 #include "server/engine.h"
 #include "server/stopper.h"
 
@@ -25,12 +26,12 @@ namespace attnd::server {
 
 class StreamProblem {
  public:
-  // Of a problem of `client`: understands and admits it, copies the tensors that came with it, whose bytes are in
-  // `raw`, and makes room for those that will come in pieces. `message` holds the header, for which `held` was
-  // reserved.
+  // Of a problem of the stream that `head` began: understands and admits it, copies the tensors that came with it,
+  // whose bytes are in `raw`, and makes room for those that will come in pieces. `message` holds the header, for which
+  // `held` was reserved.
   static absl::StatusOr<std::shared_ptr<StreamProblem>> Open(Engine& engine, const v1::AttendStreamRequest& message,
-                                                             RawMessage raw, Reservation held, absl::Time call_deadline,
-                                                             std::string client, BlockWriter& writer);
+                                                             RawMessage raw, Reservation held, const CallHead& head,
+                                                             BlockWriter& writer);
 
   // Puts a piece, whose bytes are in `raw`, in its place. An error is the problem's.
   absl::Status Accept(const v1::TensorPiece& piece, RawMessage& raw);
@@ -54,6 +55,7 @@ class StreamProblem {
   std::int64_t memory_bytes() const { return closing_.statistics().memory_bytes(); }
   absl::Duration predicted() const { return predicted_; }
   std::int64_t output_bytes() const { return sink_.bytes_written(); }
+  absl::Time opened_at() const { return opened_at_; }
   // When its last byte came; the far future before.
   absl::Time complete_at() const { return complete_at_; }
   // From the moment that it could start to the job's submission; a job's own queue time comes on top.
@@ -73,13 +75,14 @@ class StreamProblem {
     std::atomic<std::int64_t>* arrived = nullptr;  // of arrived_; null for a tensor that must be whole first
   };
 
-  StreamProblem(Engine& engine, std::uint64_t id, absl::Time call_deadline, std::string client, BlockWriter& writer);
-  absl::Status Begin(const v1::AttendRequest& header, RawMessage raw, Reservation held);
+  StreamProblem(Engine& engine, std::uint64_t id, const CallHead& head, BlockWriter& writer);
+  absl::Status Begin(const v1::AttendRequest& header, RawMessage raw, Reservation held, const Caller& caller);
   // Of a tensor by its path: q, k, v or x; null for others.
   std::atomic<std::int64_t>* ArrivedOf(absl::string_view path);
 
   Engine& engine_;
   const std::uint64_t id_;
+  const absl::Time opened_at_;
   absl::Time complete_at_ = absl::InfiniteFuture(), startable_at_ = absl::InfiniteFuture();
   absl::Duration waited_, predicted_;
   ProblemInputs inputs_;
@@ -92,6 +95,7 @@ class StreamProblem {
   std::int64_t input_bytes_ = 0, outputs_bytes_ = 0;
   Stopper stopper_;
   BlockSink sink_;
+  Pass pass_;
   Reservation reservation_;
   QueuePlace place_;
   std::shared_ptr<const Problem> problem_;

@@ -40,7 +40,12 @@ class TypeWalks {
     for (int i = 0; i < file.message_type_count(); ++i) Add(*file.message_type(i));
   }
 
-  const TypeWalk& Of(const Descriptor& type) const { return walks_.at(&type); }
+  // Messages of other files (health, reflection) hold no tensors: they are copied as they are.
+  const TypeWalk& Of(const Descriptor& type) const {
+    static const TypeWalk nothing;
+    const auto found = walks_.find(&type);
+    return found == walks_.end() ? nothing : found->second;
+  }
 
  private:
   const TypeWalk& Add(const Descriptor& type) {

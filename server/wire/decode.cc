@@ -93,14 +93,6 @@ std::optional<DType> FromWire(v1::DataType dtype) {
   }
 }
 
-std::int64_t WeightOf(v1::Priority priority) {
-  switch (priority) {
-    case v1::PRIORITY_LOW: return 1;
-    case v1::PRIORITY_HIGH: return 16;
-    default: return 4;
-  }
-}
-
 // Decodes fields until one is wrong; `status` is the first thing that was.
 struct Decoder {
   DataRule rule;
@@ -256,7 +248,7 @@ absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, D
     inputs.outputs.push_back(static_cast<OutputKind>(request.outputs(i)));  // numbered alike
   }
   if (!decoder.status.ok()) return decoder.status;
-  return DecodedProblem{std::move(inputs), std::move(decoder.came), WeightOf(request.priority())};
+  return DecodedProblem{std::move(inputs), std::move(decoder.came), request.priority()};
 }
 
 void ForEachTensor(ProblemInputs& inputs, absl::FunctionRef<void(absl::string_view, InputTensor&)> visit) {

@@ -53,7 +53,7 @@ struct TensorExtent {
 struct DecodedProblem {
   ProblemInputs inputs;
   std::vector<TensorExtent> came;  // the tensors whose bytes are in the message
-  std::int64_t weight = 0;         // of its priority, in shares of compute
+  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
 };
 
 // `request` is from RawMessage::ParseSkeleton. Calls CheckKnown.

@@ -37,6 +37,7 @@ v1::AttendRequest ValidRequest() {
 struct Read {
   ProblemInputs inputs;
   std::vector<AlignedBuffer<std::byte>> tensors;
+  v1::Priority priority;
 };
 
 absl::StatusOr<Read> ReadProblem(const v1::AttendRequest& request, DataRule rule) {
@@ -48,7 +49,7 @@ absl::StatusOr<Read> ReadProblem(const v1::AttendRequest& request, DataRule rule
   absl::StatusOr<DecodedProblem> decoded = DecodeProblem(message, rule);
   if (!decoded.ok()) return decoded.status();
   std::vector<AlignedBuffer<std::byte>> tensors = CopyTensors(*raw, decoded->came, decoded->inputs);
-  return Read{std::move(decoded->inputs), std::move(tensors)};
+  return Read{std::move(decoded->inputs), std::move(tensors), decoded->priority};
 }
 
 // `message` with one more field that the contract does not have.
@@ -257,18 +258,14 @@ TEST(DecodeTest, OptionsKeepTheirPresence) {
   EXPECT_EQ(given.sinks, (std::vector<float>{0.5f}));
 }
 
-TEST(DecodeTest, APriorityIsAWeight) {
-  v1::AttendRequest request;
-  const auto weight = [&request](v1::Priority priority) {
+TEST(DecodeTest, APriorityIsKeptAndOneThatIsNotKnownIsRefused) {
+  v1::AttendRequest request = ValidRequest();
+  for (const v1::Priority priority : {v1::PRIORITY_UNSPECIFIED, v1::PRIORITY_LOW, v1::PRIORITY_HIGH}) {
     request.set_priority(priority);
-    const absl::StatusOr<DecodedProblem> decoded = DecodeProblem(request, DataRule::kWhole);
-    return decoded.ok() ? decoded->weight : 0;
-  };
-  EXPECT_EQ(weight(v1::PRIORITY_UNSPECIFIED), 4);
-  EXPECT_EQ(weight(v1::PRIORITY_LOW), 1);
-  EXPECT_EQ(weight(v1::PRIORITY_NORMAL), 4);
-  EXPECT_EQ(weight(v1::PRIORITY_HIGH), 16);
-  EXPECT_EQ(weight(static_cast<v1::Priority>(4)), 0);  // refused
+    EXPECT_EQ(ReadProblem(request, DataRule::kWhole)->priority, priority);
+  }
+  request.set_priority(static_cast<v1::Priority>(4));
+  EXPECT_EQ(ReadProblem(request, DataRule::kWhole).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(DecodeTest, PlanTakesNoData) {

@@ -1,0 +1,131 @@
+#include "server/call.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "server/wire/status.h"
+
+namespace attnd::server {
+namespace {
+
+class RefusedCall final : public CallReactor {
+ public:
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+RequestRecord CallHead::Record() const {
+  RequestRecord record;
+  record.method = method;
+  record.peer = peer;
+  record.identity_class = caller.identity_class();
+  record.identity = caller.name();
+  record.request_id = request_id;
+  record.traceparent = traceparent;
+  return record;
+}
+
+std::shared_ptr<Account> CallHead::AccountIn(Engine& engine) const {
+  return engine.budget.AccountOf(caller.AccountName(peer), caller.policy().bytes_in_flight_max);
+}
+
+UnaryCall::UnaryCall(Engine& engine, CallContext* context, CallHead head)
+    : engine_(engine),
+      head_(std::move(head)),
+      deadline_(engine.Deadline(head_.arrived, head_.deadline)),
+      record_(head_.Record()),
+      whole_at_(head_.arrived),
+      context_(context) {}
+
+void UnaryCall::Start() {
+  keep_ = shared_from_this();
+  engine_.watch.Add(weak_from_this());
+  StartRead(&request_);
+}
+
+void UnaryCall::OnReadDone(bool ok) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kReading) return;  // ended while it waited
+    if (ok) state_ = State::kAnswering;
+  }
+  if (!ok) return EndUnread(absl::InvalidArgumentError("request: absent, expected one message"));
+  whole_at_ = absl::Now();
+  record_.received = whole_at_ - head_.arrived;
+  record_.request_bytes = static_cast<std::int64_t>(request_.Length());
+  const absl::Status status = CatchBadAlloc([this] { return Answer(request_); });
+  if (!status.ok()) End(status);
+}
+
+void UnaryCall::OnCancel() {
+  const absl::Status reason =
+      absl::Now() >= deadline_
+          ? absl::DeadlineExceededError("the call's deadline passed before the answer was complete")
+          : absl::CancelledError("the caller cancelled or went away");
+  EndUnread(reason);
+  Stop(reason);
+}
+
+void UnaryCall::OnDone() {
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::kDone;
+    record_.sent = absl::Now() - ended_at_;
+  }
+  record_.total = absl::Now() - whole_at_;
+  engine_.Done(record_);
+  Release();
+  keep_.reset();  // the last act: this may be gone
+}
+
+void UnaryCall::Tick(absl::Time now) {
+  bool stalled = false;
+  {
+    // A peer that does not take its answer loses it.
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kDone) return;  // the context is gone
+    stalled = state_ == State::kEnded && now - ended_at_ >= absl::Milliseconds(engine_.config.send_stall_ms);
+    if (stalled) context_->TryCancel();
+  }
+  if (stalled) return;
+  if (engine_.lifecycle.draining()) return EndUnread(Draining());
+  if (now < deadline_) return;
+  EndUnread(absl::DeadlineExceededError("the deadline passed before the request's message was whole"));
+}
+
+bool UnaryCall::EndOnce(bool only_reading) {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::kReading && (only_reading || state_ != State::kAnswering)) return false;
+  state_ = State::kEnded;
+  ended_at_ = absl::Now();
+  return true;
+}
+
+void UnaryCall::EndUnread(const absl::Status& status) {
+  if (!EndOnce(/*only_reading=*/true)) return;
+  record_.status = status;
+  Finish(ToGrpcStatus(status));
+}
+
+void UnaryCall::End(const absl::Status& status) {
+  if (!EndOnce(/*only_reading=*/false)) return;
+  record_.status = status;
+  Finish(ToGrpcStatus(status));
+}
+
+void UnaryCall::End(grpc::ByteBuffer response) {
+  if (!EndOnce(/*only_reading=*/false)) return;
+  record_.reply_bytes = static_cast<std::int64_t>(response.Length());
+  response_ = std::move(response);
+  StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+}
+
+CallReactor* RefuseCall(Engine& engine, RequestRecord record) {
+  auto* const call = new RefusedCall;
+  engine.Done(record);
+  call->Finish(ToGrpcStatus(record.status));
+  return call;
+}
+
+}  // namespace attnd::server

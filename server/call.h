@@ -1,0 +1,84 @@
+// One call on the generic service: what is known of it when its headers have come, and the way of a call that takes one
+// message and gives one.
+// Thread rule: a call's reactions and ticks may come from several threads at once.
+#pragma once
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "server/access.h"
+#include "server/engine.h"
+
+namespace attnd::server {
+
+using CallContext = grpc::GenericCallbackServerContext;
+using CallReactor = grpc::ServerGenericBidiReactor;  // bytes both ways
+
+struct CallHead {
+  absl::string_view method;  // "Attend", for the log
+  std::string peer;
+  std::string request_id, traceparent;  // as RequestRecord has them
+  absl::Time arrived;
+  absl::Time deadline;  // infinite when the call has none
+  Caller caller;
+  Pass pass;  // held until the call ends
+
+  RequestRecord Record() const;
+  // Of its memory.
+  std::shared_ptr<Account> AccountIn(Engine& engine) const;
+};
+
+// Reads one message, within the call's deadline, and answers it once. It keeps itself alive until gRPC is done with it.
+class UnaryCall : public CallReactor, public Watched, public std::enable_shared_from_this<UnaryCall> {
+ public:
+  UnaryCall(Engine& engine, CallContext* context, CallHead head);
+
+  void Start();
+
+  void OnReadDone(bool ok) final;
+  void OnCancel() final;
+  void OnDone() final;
+  void Tick(absl::Time now) final;
+
+ protected:
+  // The message came: it is answered, now or later, by End. An error is the answer.
+  virtual absl::Status Answer(grpc::ByteBuffer& request) = 0;
+  // The answer is not wanted any more.
+  virtual void Stop(absl::Status) {}
+  // Nothing of this call is needed any more.
+  virtual void Release() {}
+
+  void End(const absl::Status& status);  // not OK
+  void End(grpc::ByteBuffer response);
+
+  Engine& engine_;
+  const CallHead head_;
+  const absl::Time deadline_;  // of the call, or what it gets without one
+  RequestRecord record_;
+  absl::Time whole_at_;  // when its message had come
+
+ private:
+  enum class State { kReading, kAnswering, kEnded, kDone };
+  // False when it has ended, or, for one that waits for its message, when that came.
+  bool EndOnce(bool only_reading);
+  void EndUnread(const absl::Status& status);
+
+  CallContext* const context_;
+  grpc::ByteBuffer request_, response_;
+  std::shared_ptr<UnaryCall> keep_;
+  std::mutex mutex_;
+  State state_ = State::kReading;  // guarded by mutex_, like the next
+  absl::Time ended_at_;
+};
+
+// A call that is over before it began.
+CallReactor* RefuseCall(Engine& engine, RequestRecord record);
+
+}  // namespace attnd::server

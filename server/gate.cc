@@ -1,0 +1,140 @@
+#include "server/gate.h"
+
+#include <grpc/grpc_security_constants.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "attnd/v1/attention.pb.h"
+#include "server/attend.h"
+#include "server/attend_stream.h"
+#include "server/plan_info.h"
+#include "server/reflection.h"
+#include "server/small_call.h"
+#include "server/trace.h"
+
+namespace attnd::server {
+namespace {
+
+absl::string_view View(const grpc::string_ref& text) { return {text.data(), text.size()}; }
+
+// The metadata's first value of this name; empty without.
+absl::string_view Metadata(const CallContext& context, const char* name) {
+  const auto found = context.client_metadata().find(name);
+  return found == context.client_metadata().end() ? absl::string_view() : View(found->second);
+}
+
+absl::Time DeadlineOf(const CallContext& context) {
+  const std::chrono::system_clock::time_point deadline = context.deadline();
+  return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture() : absl::FromChrono(deadline);
+}
+
+}  // namespace
+
+Gate::Gate(Engine& engine, Access& access, Health& health, bool tls)
+    : engine_(engine), access_(access), health_(health), tls_(tls) {}
+
+const std::vector<Gate::Method>& Gate::Methods() {
+  static const std::vector<Method>* const methods = new std::vector<Method>{
+      {"attnd.v1.AttentionService/Attend", "Attend", &Gate::Attend},
+      {"attnd.v1.AttentionService/AttendStream", "AttendStream", &Gate::AttendStream},
+      {"attnd.v1.AttentionService/Plan", "Plan", &Gate::Plan},
+      {"attnd.v1.AttentionService/Info", "Info", &Gate::Info},
+      {"grpc.health.v1.Health/Check", "Check", &Gate::HealthCheck},
+      {"grpc.health.v1.Health/Watch", "Watch", &Gate::HealthWatch},
+      {"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "ServerReflectionInfo", &Gate::Reflection},
+  };
+  return *methods;
+}
+
+Credentials Gate::CredentialsOf(const CallContext& context) const {
+  Credentials credentials;
+  absl::string_view authorization = Metadata(context, "authorization");
+  // The scheme's name is written in either case.
+  if (authorization.size() > 7 && absl::EqualsIgnoreCase(authorization.substr(0, 7), "Bearer ")) {
+    credentials.token = DigestOf(absl::StripAsciiWhitespace(authorization.substr(7)));
+  }
+  if (!tls_) return credentials;
+  const std::shared_ptr<const grpc::AuthContext> peer = context.auth_context();
+  if (peer == nullptr || !peer->IsPeerAuthenticated()) return credentials;
+  for (const char* property : {GRPC_X509_SAN_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME}) {
+    for (const grpc::string_ref& value : peer->FindPropertyValues(property)) {
+      credentials.certificates.emplace_back(value.data(), value.size());
+    }
+  }
+  return credentials;
+}
+
+CallReactor* Gate::CreateReactor(CallContext* context) {
+  CallHead head;
+  head.arrived = absl::Now();
+  head.peer = context->peer();
+  head.deadline = DeadlineOf(*context);
+  head.method = "other";
+  head.request_id = RequestIdFrom(Metadata(*context, "x-request-id"));
+  context->AddInitialMetadata("x-request-id", head.request_id);
+  if (const absl::string_view traceparent = Metadata(*context, "traceparent"); IsTraceparent(traceparent)) {
+    head.traceparent = std::string(traceparent);
+    context->AddInitialMetadata("traceparent", head.traceparent);
+  }
+  const auto refuse = [&](absl::Status status) {
+    RequestRecord record = head.Record();
+    record.status = std::move(status);
+    return RefuseCall(engine_, std::move(record));
+  };
+  const absl::string_view full_name = absl::StripPrefix(context->method(), "/");
+  const Method* method = nullptr;
+  for (const Method& known : Methods()) {
+    if (known.full_name == full_name) method = &known;
+  }
+  if (method != nullptr && method->start == &Gate::Reflection && !engine_.config.reflection) method = nullptr;
+  if (method != nullptr) head.method = method->name;
+  absl::StatusOr<Caller> caller = access_.Identify(CredentialsOf(*context), full_name);
+  if (!caller.ok()) return refuse(caller.status());
+  head.caller = *std::move(caller);
+  if (method == nullptr) return refuse(absl::UnimplementedError("no such method on this server"));
+  absl::StatusOr<Pass> pass = head.caller.Enter();
+  if (!pass.ok()) return refuse(pass.status());
+  head.pass = *std::move(pass);
+  return (this->*method->start)(context, std::move(head));
+}
+
+CallReactor* Gate::Attend(CallContext* context, CallHead head) {
+  return StartAttend(engine_, context, std::move(head));
+}
+
+CallReactor* Gate::AttendStream(CallContext* context, CallHead head) {
+  return StartAttendStream(engine_, context, std::move(head));
+}
+
+CallReactor* Gate::Plan(CallContext* context, CallHead head) {
+  return StartSmallCall<v1::PlanRequest>(engine_, context, std::move(head), [this](const v1::PlanRequest& request) {
+    return AnswerPlan(engine_, request);
+  });
+}
+
+CallReactor* Gate::Info(CallContext* context, CallHead head) {
+  return StartSmallCall<v1::InfoRequest>(engine_, context, std::move(head), [this](const v1::InfoRequest&) {
+    return absl::StatusOr<v1::InfoResponse>(AnswerInfo(engine_));
+  });
+}
+
+CallReactor* Gate::HealthCheck(CallContext* context, CallHead head) {
+  using grpc::health::v1::HealthCheckRequest;
+  return StartSmallCall<HealthCheckRequest>(
+      engine_, context, std::move(head), [this](const HealthCheckRequest& request) { return health_.Check(request); });
+}
+
+CallReactor* Gate::HealthWatch(CallContext* context, CallHead head) {
+  return health_.StartWatch(engine_, context, std::move(head));
+}
+
+CallReactor* Gate::Reflection(CallContext* context, CallHead head) {
+  return StartReflection(engine_, context, std::move(head));
+}
+
+}  // namespace attnd::server

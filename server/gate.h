@@ -1,0 +1,47 @@
+// The one gate in front of every method of the port: a generic service that sees each call when its headers have come,
+// asks who it is, and hands it to its method or refuses it. gRPC reads no message before that.
+// Thread rule: called by gRPC's threads.
+#pragma once
+
+#include <grpcpp/generic/async_generic_service.h>
+
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "server/call.h"
+#include "server/health.h"
+
+namespace attnd::server {
+
+class Gate final : public grpc::CallbackGenericService {
+ public:
+  // `tls`: connections may bring client certificates.
+  Gate(Engine& engine, Access& access, Health& health, bool tls);
+
+  CallReactor* CreateReactor(CallContext* context) override;
+
+ private:
+  struct Method {
+    absl::string_view full_name;  // "package.Service/Method"
+    absl::string_view name;       // in the log
+    CallReactor* (Gate::*start)(CallContext*, CallHead);
+  };
+  static const std::vector<Method>& Methods();
+
+  CallReactor* Attend(CallContext* context, CallHead head);
+  CallReactor* AttendStream(CallContext* context, CallHead head);
+  CallReactor* Plan(CallContext* context, CallHead head);
+  CallReactor* Info(CallContext* context, CallHead head);
+  CallReactor* HealthCheck(CallContext* context, CallHead head);
+  CallReactor* HealthWatch(CallContext* context, CallHead head);
+  CallReactor* Reflection(CallContext* context, CallHead head);
+
+  Credentials CredentialsOf(const CallContext& context) const;
+
+  Engine& engine_;
+  Access& access_;
+  Health& health_;
+  const bool tls_;
+};
+
+}  // namespace attnd::server
