@@ -454,7 +454,7 @@ AttentionReport AttendHere(std::shared_ptr<const Problem> problem, RowSink& sink
   report.status = run.cancel->status();
   report.computed = report.worked = absl::Now() - start;
   report.slices = report.workers = 1;
-  return {report, run.NonfiniteRows()};
+  return run.Report(report);
 }
 
 }  // namespace
@@ -509,10 +509,7 @@ std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowS
   job_class.deadline = cancel->deadline();
   auto job = std::make_shared<Job>(
       std::move(phases), std::move(cancel),
-      [run, done = std::move(done)](const JobReport& report) {
-        done({report, run->NonfiniteRows()});
-      },
-      std::move(job_class));
+      [run, done = std::move(done)](const JobReport& report) { done(run->Report(report)); }, std::move(job_class));
   executor.Submit(job);
   return job;
 }

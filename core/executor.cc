@@ -27,15 +27,13 @@ void YieldToOthers() {
   setpriority(PRIO_PROCESS, 0, kNiceness);
 }
 
-// What the calling thread has computed, without what it waited: when a worker was not let on a core for a while, whose
-// unit it ran must not pay.
+}  // namespace
+
 absl::Duration ThreadCpuTime() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return absl::DurationFromTimespec(time);
 }
-
-}  // namespace
 
 void CancelToken::Cancel(absl::Status reason) {
   const std::lock_guard lock(mutex_);
@@ -123,6 +121,16 @@ std::int64_t Executor::jobs_in_flight() const {
   return static_cast<std::int64_t>(in_flight_.size());
 }
 
+std::int64_t Executor::units_in_flight() const {
+  const std::lock_guard lock(mutex_);
+  std::int64_t units = 0;
+  for (const auto& [job, shared] : in_flight_) {
+    units += job->running_ + static_cast<std::int64_t>(job->rests_.size());
+    if (job->phase_ < job->phases_.size()) units += job->phases_[job->phase_].units - job->next_unit_;
+  }
+  return units;
+}
+
 void Executor::Enqueue(Job& job) {
   queue_.Push(job);
   CountWaiting();
@@ -158,6 +166,7 @@ void Executor::RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::
   ++job.slices_;
   job.workers_[static_cast<std::size_t>(context.worker)] = true;
   const absl::Time start = absl::Now();
+  // When a worker was not let on a core for a while, whose unit it ran must not pay.
   const absl::Duration cpu_start = ThreadCpuTime();
   if (job.started_ == absl::Time()) job.started_ = start;
   context.slice_end = start + kSlice;

@@ -139,6 +139,8 @@ class Executor {
   int threads() const { return static_cast<int>(workers_.size()); }
   // Submitted and not yet done.
   std::int64_t jobs_in_flight() const;
+  // Units of these jobs that run, or that are left of the phase that their job is in.
+  std::int64_t units_in_flight() const;
 
  private:
   // All but Work expect mutex_ to be held.
@@ -170,6 +172,9 @@ class Executor {
 
 // Threads this process should compute with: the affinity mask, cut by the cgroup's CPU quota (v1 and v2), at least 1.
 int UsableCpus();
+
+// What the calling thread has computed, without what it waited.
+absl::Duration ThreadCpuTime();
 
 // Bytes of memory this process may use: the cgroup's limit (v1 and v2), cut by the machine's.
 std::int64_t UsableMemoryBytes();

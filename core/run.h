@@ -33,7 +33,10 @@ struct Run {
   AlignedBuffer<double> reference_heads;        // [B, Nq, Hq, d_v], with w_o in reference mode
   std::atomic<std::int64_t> nonfinite_rows{0};  // of reference mode
 
-  std::int64_t NonfiniteRows() const { return nonfinite_rows + (tiles.has_value() ? tiles->nonfinite_rows.load() : 0); }
+  AttentionReport Report(const JobReport& job) const {
+    if (!tiles.has_value()) return {job, nonfinite_rows};
+    return {job, tiles->nonfinite_rows, tiles->tiles(), tiles->tiles_run};
+  }
 };
 
 // A unit that goes on where it was: it keeps the scratch that holds what it came to, which it got from the worker that

@@ -280,6 +280,8 @@ QueryTile::Progress QueryTile::AccumulateKeys(Rows rows, Problem::KeyRange keys,
     LookAtMask(rows, key, columns);
     if (mask_ == MaskSummary::kAllFalse) continue;
     Products(rows, key, columns);
+    // One row that runs again belongs to a tile that was counted.
+    if (!sanitize) plan_.tiles_run.fetch_add(heads_, std::memory_order_relaxed);
     FinishLogits(rows, key, columns);
     if (sanitize) Sanitize(rows.first, key, columns);
     SoftmaxStep(

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/buffer.h"
+#include "core/checked.h"
 #include "core/gemm.h"
 #include "core/problem.h"
 
@@ -51,7 +52,12 @@ struct TilePlan {
   float softcap = 0;  // as near to the problem's as float32 comes; one beyond its numbers changes no score it can hold
 
   std::atomic<std::int64_t> nonfinite_rows{0};
+  std::atomic<std::int64_t> tiles_run{0};  // of tiles(): those that were computed for the output
 
+  // Query tiles times key tiles, over all heads.
+  std::int64_t tiles() const {
+    return problem.batch * problem.q_heads * CeilDiv(problem.q_rows, tile_rows) * key_tiles;
+  }
   std::int64_t RowIndex(std::int64_t b, std::int64_t h, std::int64_t i) const {
     return (b * problem.q_heads + h) * problem.q_rows + i;
   }

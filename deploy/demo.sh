@@ -36,7 +36,7 @@ echo "built: build/release/bin/attnd (server) and build/release/bin/attn (client
 
 title "3. A server on loopback"
 rm -f "$files/port"
-"$bin/attnd" --listen=127.0.0.1:0 --port_file="$files/port" >"$files/server.log" 2>&1 &
+"$bin/attnd" --listen=127.0.0.1:0 --port_file="$files/port" --admin_listen= >"$files/server.log" 2>&1 &
 server_pid=$!
 stop_server() { # by its own pid, and only once
   if [ -n "$server_pid" ]; then

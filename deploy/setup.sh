@@ -27,12 +27,16 @@ done
 
 build_packages=(g++ cmake ninja-build ccache pkg-config libgrpc++-dev protobuf-compiler protobuf-compiler-grpc
   libprotobuf-dev libabsl-dev libspdlog-dev libhwy-dev libcli11-dev nlohmann-json3-dev zlib1g-dev libssl-dev libdnnl-dev
-  libgtest-dev libgmock-dev python3 python3-numpy)
+  libcivetweb-dev prometheus-cpp-dev libgtest-dev libgmock-dev python3 python3-numpy)
 tests_packages=(python3-grpcio python3-protobuf python3-pytest python3-venv curl)
 all_packages=(clang clang-tidy clang-format buildah debootstrap podman)
+# Unpacked under build/debian for tests, not installed: Debian's prometheus starts its server when it is installed, on
+# the port that attnd's admin port has by default.
+unpacked_packages=(prometheus)
+unpacked="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build/debian"
 
 case "$purpose" in
-  build) packages=("${build_packages[@]}") ;;
+  build) packages=("${build_packages[@]}") unpacked_packages=() ;;
   tests) packages=("${build_packages[@]}" "${tests_packages[@]}") ;;
   all) packages=("${build_packages[@]}" "${tests_packages[@]}" "${all_packages[@]}") ;;
   *) echo "setup: --for takes build, tests or all, not '$purpose'" >&2; exit 2 ;;
@@ -71,12 +75,19 @@ for package in "${packages[@]}"; do
     missing+=("$package")
   fi
 done
-if [ ${#missing[@]} = 0 ] && [ "$onednn_from_trixie" = 0 ]; then
+missing_unpacked=()
+for package in ${unpacked_packages[@]+"${unpacked_packages[@]}"}; do
+  if [ ! -d "$unpacked/$package" ]; then missing_unpacked+=("$package"); fi
+done
+if [ ${#missing[@]} = 0 ] && [ "$onednn_from_trixie" = 0 ] && [ ${#missing_unpacked[@]} = 0 ]; then
   echo "setup: everything for '$purpose' is installed; nothing to do."
   exit 0
 fi
 
 if [ ${#missing[@]} -gt 0 ]; then echo "setup: will install from Debian $VERSION_ID: ${missing[*]}"; fi
+if [ ${#missing_unpacked[@]} -gt 0 ]; then
+  echo "setup: will unpack under $unpacked, without installing: ${missing_unpacked[*]}"
+fi
 if [ "$onednn_from_trixie" = 1 ]; then
   cat <<'NOTE'
 setup: Debian 12's oneDNN (2.6) has no micro-kernels, so libdnnl-dev will come from Debian 13.
@@ -137,4 +148,12 @@ fi
 if [ "$onednn_from_trixie" = 1 ]; then
   step "installing oneDNN from Debian 13" "${apt[@]}" install --no-install-recommends -t trixie libdnnl-dev
 fi
+unpack() { # PACKAGE: its files, as they would lie under /, into a folder of its own
+  local work="$unpacked/$1.part"
+  rm -rf "$work" && mkdir -p "$work/files"
+  (cd "$work" && apt-get -q -o APT::Sandbox::User="$(id -un)" download "$1" && dpkg-deb -x ./*.deb files)
+  mv "$work/files" "$unpacked/$1"
+  rm -rf "$work"
+}
+for package in ${missing_unpacked[@]+"${missing_unpacked[@]}"}; do step "unpacking $package" unpack "$package"; done
 echo "setup: done."

@@ -157,6 +157,7 @@ void Acceptor::Run() {
       const int fd = events[i].data.fd;
       if (duplicates_.erase(fd) > 0) {
         close(fd);  // the hang-up: gRPC or the peer has ended it
+        --engine_.connections_open;
       } else if (fd != wake_) {
         AcceptAll(fd);
       }
@@ -164,30 +165,36 @@ void Acceptor::Run() {
   }
 }
 
+void Acceptor::Pause() {
+  Log(LogLevel::kWarning, "accepting pauses", {{"reason", std::string(std::strerror(errno))}});
+  engine_.metrics.ConnectionRefused(ConnectionRefusal::kDescriptors);
+  WatchListeners(false);
+}
+
 void Acceptor::AcceptAll(int listener) {
   while (!paused_) {
     const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        Log(LogLevel::kWarning, "accepting pauses", {{"reason", std::string(std::strerror(errno))}});
-        WatchListeners(false);
+        Pause();
       }
       if (errno == EINTR || errno == ECONNABORTED) continue;
       return;
     }
-    if (static_cast<std::int64_t>(duplicates_.size()) >= connections_max_) {
+    if (static_cast<std::int64_t>(duplicates_.size()) >= engine_.config.connections_max) {
       close(fd);
+      engine_.metrics.ConnectionRefused(ConnectionRefusal::kLimit);
       continue;
     }
     const int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (duplicate < 0 || !Watch(epoll_, duplicate, 0)) {
       close(fd);
       if (duplicate >= 0) close(duplicate);
-      Log(LogLevel::kWarning, "accepting pauses", {{"reason", std::string(std::strerror(errno))}});
-      WatchListeners(false);
-      return;
+      return Pause();
     }
     duplicates_.insert(duplicate);
+    ++engine_.connections_open;
+    engine_.metrics.ConnectionAccepted();
     const int on = 1;
     // Both fail on a Unix socket, where they are not needed. A ping cannot pass bytes that the peer does not take: the
     // system ends a connection when they wait that long.

@@ -19,14 +19,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/engine.h"
 
 namespace attnd::server {
 
 class Acceptor {
  public:
-  // A connection whose peer's system takes none of the bytes that wait for it ends after peer_silence_ms.
-  Acceptor(std::int64_t connections_max, std::int64_t peer_silence_ms)
-      : connections_max_(connections_max), peer_silence_ms_(static_cast<int>(peer_silence_ms)) {}
+  // A connection whose peer's system takes none of the bytes that wait for it ends after the engine's peer_silence_ms.
+  // The engine counts connections.
+  explicit Acceptor(Engine& engine)
+      : engine_(engine), peer_silence_ms_(static_cast<int>(engine.config.peer_silence_ms)) {}
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
@@ -47,7 +49,9 @@ class Acceptor {
   void AcceptAll(int listener);
   void WatchListeners(bool watch);
 
-  const std::int64_t connections_max_;
+  void Pause();
+
+  Engine& engine_;
   const int peer_silence_ms_;
   std::vector<int> listeners_;
   std::vector<std::string> socket_files_;

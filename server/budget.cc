@@ -76,7 +76,10 @@ absl::StatusOr<QueuePlace> Budget::Queue(std::shared_ptr<Account> account, std::
     status.Update(Fits(absl::StrCat(kBytes, ", of this connection"), own.queue_bytes_, bytes,
                        ShareOf(limits_.queue_bytes), kShareFlag));
   }
-  if (!status.ok()) return status;
+  if (!status.ok()) {
+    ++queue_refusals_;
+    return status;
+  }
   for (std::int64_t* problems : {&queue_problems_, &own.queue_problems_}) *problems += 1;
   for (std::int64_t* sum : {&queue_bytes_, &own.queue_bytes_}) *sum += bytes;
   return QueuePlace(std::move(account), bytes);
@@ -91,6 +94,12 @@ QueuePlace::~QueuePlace() {
 }
 
 absl::Status Reservation::GrowTo(absl::string_view what, std::int64_t bytes) {
+  absl::Status status = TryGrowTo(what, bytes);
+  if (!status.ok()) ++account_->budget_.memory_refusals_;
+  return status;
+}
+
+absl::Status Reservation::TryGrowTo(absl::string_view what, std::int64_t bytes) {
   const std::int64_t more = bytes - bytes_;
   if (more <= 0) return absl::OkStatus();
   Budget& budget = account_->budget_;
@@ -129,6 +138,16 @@ void Reservation::ShrinkTo(std::int64_t bytes) {
 std::int64_t Budget::bytes_used() const {
   const std::lock_guard lock(mutex_);
   return bytes_;
+}
+
+std::int64_t Budget::queue_problems() const {
+  const std::lock_guard lock(mutex_);
+  return queue_problems_;
+}
+
+std::int64_t Budget::queue_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return queue_bytes_;
 }
 
 std::int64_t Budget::changes() const {

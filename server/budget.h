@@ -6,6 +6,7 @@
 // owner; the Budget outlives them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -59,6 +60,8 @@ class Reservation {
   void ShrinkTo(std::int64_t bytes);
 
  private:
+  absl::Status TryGrowTo(absl::string_view what, std::int64_t bytes);
+
   std::shared_ptr<Account> account_;
   std::int64_t bytes_ = 0;
 };
@@ -106,6 +109,12 @@ class Budget {
   // What all problems may hold together.
   std::int64_t bytes_allowed() const { return limits_.bytes; }
   std::int64_t bytes_used() const;
+  // Of problems that compute or wait.
+  std::int64_t queue_problems() const;
+  std::int64_t queue_bytes() const;
+  // Reservations, and places in the queue, that were refused so far.
+  std::int64_t memory_refusals() const { return memory_refusals_; }
+  std::int64_t queue_refusals() const { return queue_refusals_; }
   // Counts up whenever memory is reserved or given back.
   std::int64_t changes() const;
 
@@ -119,6 +128,7 @@ class Budget {
   std::map<std::string, std::weak_ptr<Account>> accounts_;
   std::size_t accounts_sweep_ = 64;
   std::int64_t bytes_ = 0, queue_problems_ = 0, queue_bytes_ = 0, changes_ = 0;
+  std::atomic<std::int64_t> memory_refusals_{0}, queue_refusals_{0};
 };
 
 }  // namespace attnd::server

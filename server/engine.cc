@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/attention.h"
+#include "core/peak.h"
+#include "server/levels.h"
 #include "server/log.h"
 
 namespace attnd::server {
@@ -57,6 +60,10 @@ Engine::Engine(const ServerConfig& resolved)
       rates(MeasureRates(executor)),
       idle_memory(std::make_shared<IdleMemory>(BufferPool::Global(), budget, [] { malloc_trim(0); })) {
   admission.SetRates(rates);
+  double peak = 0;
+  for (int run = 0; run < 3; ++run) peak = std::max(peak, FmaPeak(executor).by_cpu_time);
+  metrics.SetPeak(peak, config.threads);
+  AddLevels(*this);
   watch.Add(idle_memory);
 }
 
@@ -75,6 +82,14 @@ void Engine::Note(const AttentionReport& report, absl::Duration predicted, Reque
   record.threads = report.workers;
   record.stopped_in = report.stopped_in;
   record.given_back = predicted * (static_cast<double>(config.threads) * report.undone);
+  record.flops = statistics.flops();
+  record.done = 1 - report.undone;
+  record.tiles_run = report.tiles_run;
+  // Of what was not run, what was excluded and what a stop left is known by their shares.
+  const std::int64_t rest = report.tiles - report.tiles_run;
+  record.tiles_cancelled =
+      std::min<std::int64_t>(rest, std::llround(static_cast<double>(report.tiles) * report.undone));
+  record.tiles_skipped = rest - record.tiles_cancelled;
   given_back_us += absl::ToInt64Microseconds(record.given_back);
   statistics.set_queue_us(absl::ToInt64Microseconds(record.queued));
   statistics.set_compute_us(absl::ToInt64Microseconds(report.computed));
@@ -84,7 +99,11 @@ void Engine::Note(const AttentionReport& report, absl::Duration predicted, Reque
   statistics.set_threads_used(report.workers);
 }
 
-void Engine::Done(const RequestRecord& record) { LogRequest(record); }
+void Engine::Done(const RequestRecord& record) {
+  metrics.Count(record);
+  requests.Ended(record, absl::Now());
+  LogRequest(record);
+}
 
 absl::StatusOr<Understood> Understand(const Engine& engine, const ProblemInputs& inputs, Delivery delivery) {
   absl::StatusOr<Problem> problem = Problem::Create(inputs, engine.limits());

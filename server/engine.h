@@ -18,7 +18,9 @@
 #include "server/flags.h"
 #include "server/idle_memory.h"
 #include "server/lifecycle.h"
+#include "server/metrics.h"
 #include "server/request_record.h"
+#include "server/request_table.h"
 #include "server/sender.h"
 #include "server/stall_watch.h"
 
@@ -31,7 +33,10 @@ class Engine {
 
   // Members are destroyed from the last to the first: the pool ends before what its jobs use.
   const ServerConfig config;
+  Metrics metrics;
+  RequestTable requests;
   Lifecycle lifecycle;
+  std::atomic<std::int64_t> connections_open{0};
   std::atomic<std::int64_t> streams_open{0};   // AttendStream calls, bounded by streams_max
   std::atomic<std::int64_t> given_back_us{0};  // of all threads, what stopped problems did not take
   Budget budget;
@@ -44,11 +49,11 @@ class Engine {
 
   ProblemLimits limits() const { return {config.sequence_heads_max, config.rows_max, config.width_max}; }
 
-  // What became of a problem's job, in the words of the log and of the reply; counts the compute that it gave back.
-  // `predicted`: with nothing else running.
+  // What became of a problem's job, in the words of the log and of the reply, which has its FLOPs already; counts the
+  // compute that it gave back. `predicted`: with nothing else running.
   void Note(const AttentionReport& report, absl::Duration predicted, RequestRecord& record, v1::Statistics& statistics);
 
-  // The end of every request: its line in the log.
+  // The end of every request: its line in the log, its share of the metrics, its place among the slowest.
   void Done(const RequestRecord& record);
 
   // When a problem that arrived `now` must be done. `call_deadline` is infinite for a call without one.

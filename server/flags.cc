@@ -16,6 +16,9 @@ ATTND_NUMBER_FLAGS(ATTND_DEFINE)
 ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
           "where to listen, comma separated: host:port (port 0: any), unix:path");
 ABSL_FLAG(std::string, port_file, "", "file that gets the first TCP port that was bound");
+ABSL_FLAG(std::string, admin_listen, "127.0.0.1:9090",
+          "host:port of the admin port: /metrics, /healthz, /readyz, /statusz, /loglevel (port 0: any); empty: none");
+ABSL_FLAG(std::string, admin_port_file, "", "file that gets the admin port that was bound");
 ABSL_FLAG(std::string, log_format, "text", "text or json, on stderr");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning, error or off");
 ABSL_FLAG(std::string, instruction_set, "auto", "auto, or avx2 so that answers are the same bytes on every machine");
@@ -63,6 +66,8 @@ absl::StatusOr<ServerConfig> ParseFlags(int argc, char** argv) {
 #undef ATTND_READ
   config.listen = absl::StrSplit(absl::GetFlag(FLAGS_listen), ',', absl::SkipWhitespace());
   config.port_file = absl::GetFlag(FLAGS_port_file);
+  config.admin_listen = absl::GetFlag(FLAGS_admin_listen);
+  config.admin_port_file = absl::GetFlag(FLAGS_admin_port_file);
   config.log_format = absl::GetFlag(FLAGS_log_format);
   config.log_level = absl::GetFlag(FLAGS_log_level);
   config.instruction_set = absl::GetFlag(FLAGS_instruction_set);
@@ -84,6 +89,11 @@ absl::Status CheckConfig(const ServerConfig& config) {
     if (IsAddress(address)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("--listen: \"", address, "\", expected host:port with a port of 0 to 65535, or unix:path"));
+  }
+  if (!config.admin_listen.empty() &&
+      (absl::StartsWith(config.admin_listen, "unix:") || !IsAddress(config.admin_listen))) {
+    return absl::InvalidArgumentError(absl::StrCat("--admin_listen: \"", config.admin_listen,
+                                                   "\", expected host:port with a port of 0 to 65535, or nothing"));
   }
   if (!OneOf(config.log_format, {"text", "json"})) {
     return absl::InvalidArgumentError(absl::StrCat("--log_format: \"", config.log_format, "\", expected text or json"));

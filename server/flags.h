@@ -46,6 +46,8 @@ struct ServerConfig {
 #undef ATTND_FIELD
   std::vector<std::string> listen = {"127.0.0.1:50051"};  // host:port or unix:path
   std::string port_file;                                  // the first TCP port that was bound is written here
+  std::string admin_listen = "127.0.0.1:9090";            // host:port of the admin port; empty: none
+  std::string admin_port_file;                            // the admin port's number is written here
   std::string log_format = "text";                        // text or json
   std::string log_level = "info";                         // trace, debug, info, warning, error, off
   std::string instruction_set = "auto";                   // auto or avx2

@@ -5,7 +5,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <memory>
 
 #include "absl/strings/escaping.h"
@@ -58,11 +60,22 @@ void InitLog(LogFormat format, absl::string_view level) {
   spdlog::logger& logger = Logger();
   logger.set_pattern(format == LogFormat::kText ? "%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v"
                                                 : R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})");
-  logger.set_level(spdlog::level::from_str(std::string(level)));
+  SetLogLevel(level);
   logger.flush_on(spdlog::level::trace);
   google::protobuf::SetLogHandler(&FromProtobuf);
   gpr_set_log_function(&FromGrpc);
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
+}
+
+bool SetLogLevel(absl::string_view level) {
+  if (std::find(std::begin(kLogLevels), std::end(kLogLevels), level) == std::end(kLogLevels)) return false;
+  Logger().set_level(spdlog::level::from_str(std::string(level)));
+  return true;
+}
+
+absl::string_view GetLogLevel() {
+  const auto name = spdlog::level::to_string_view(Logger().level());
+  return {name.data(), name.size()};
 }
 
 std::string EscapeText(absl::string_view text) { return absl::CEscape(Head(text)); }

@@ -1,5 +1,5 @@
 // The log: lines on stderr, text or JSON. Whatever came from a peer or from gRPC is escaped here, so no line can be
-// forged. Thread rule: InitLog once from main; everything else from any thread.
+// forged. Thread rule: InitLog once from main; everything else from any thread, SetLogLevel too.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,15 @@ enum class LogFormat { kText, kJson };
 
 using LogField = std::pair<absl::string_view, std::variant<std::string, std::int64_t, double>>;
 
-// `level`: trace, debug, info, warning, error or off. gRPC's own messages go through this log from here on.
+// The words for levels, from the most that is written to the least.
+inline constexpr absl::string_view kLogLevels[] = {"trace", "debug", "info", "warning", "error", "off"};
+
+// `level`: one of kLogLevels. gRPC's own messages go through this log from here on.
 void InitLog(LogFormat format, absl::string_view level);
+
+// Changes what is written from here on. False, and nothing changes, when `level` is none of kLogLevels.
+bool SetLogLevel(absl::string_view level);
+absl::string_view GetLogLevel();
 
 void Log(LogLevel level, absl::string_view message, const std::vector<LogField>& fields = {});
 

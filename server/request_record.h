@@ -1,5 +1,5 @@
 // What became of a request: one call, or one problem of a stream. Its line in the log and its share of the metrics are
-// both made from it.
+// both made from it. Thread rule: plain data.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,12 @@ struct RequestRecord {
   // gRPC had taken the whole answer; from the last byte to the end.
   absl::Duration received, queued, computed, sent, total;
   std::int64_t request_bytes = 0, reply_bytes = 0;
-  std::int64_t memory_bytes = 0;          // reserved for it
-  absl::Duration worked;                  // of all compute threads
-  std::int64_t slices = 0, threads = 0;   // turns that compute threads took at it, and how many different threads
-  std::int64_t flops = 0, tiles = 0;      // of the problem, after exclusion
+  std::int64_t memory_bytes = 0;         // reserved for it
+  absl::Duration worked;                 // of all compute threads
+  std::int64_t slices = 0, threads = 0;  // turns that compute threads took at it, and how many different threads
+  std::int64_t flops = 0;                // of a problem that came to computing, after exclusion
+  double done = 1;                       // the part of them that was computed
+  std::int64_t tiles_run = 0, tiles_skipped = 0, tiles_cancelled = 0;
   absl::Duration stopped_in, given_back;  // of one that stopped early: until no thread worked at it, and what it saved
 };
 

@@ -15,6 +15,7 @@
 #include "core/attention.h"
 #include "core/buffer_pool.h"
 #include "server/acceptor.h"
+#include "server/admin.h"
 #include "server/engine.h"
 #include "server/gate.h"
 #include "server/health.h"
@@ -52,27 +53,26 @@ std::string BoundAddress(const std::string& address, int port) {
   return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
 }
 
-absl::Status WritePortFile(const std::string& path, int port) {
+absl::Status WritePortFile(absl::string_view flag, const std::string& path, int port) {
+  if (path.empty()) return absl::OkStatus();
   std::ofstream file(path, std::ios::trunc);
   file << port << "\n";
   file.close();
   if (file.good()) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("--port_file: cannot write ", path));
+  return absl::UnavailableError(absl::StrCat("--", flag, ": cannot write ", path));
 }
 
 }  // namespace
 
 struct Server::Parts {
-  explicit Parts(const ServerConfig& config)
-      : engine(config),
-        gate(engine, access, health, /*tls=*/false),
-        acceptor(config.connections_max, config.peer_silence_ms) {}
+  explicit Parts(const ServerConfig& config) : engine(config), gate(engine, access, health, /*tls=*/false), acceptor(engine) {}
   Engine engine;
   Access access;
   Health health;
   Gate gate;
   std::unique_ptr<grpc::Server> grpc_server;
-  Acceptor acceptor;  // ends before what it hands connections to
+  Acceptor acceptor;             // ends before what it hands connections to
+  std::unique_ptr<Admin> admin;  // null: none
 };
 
 Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -91,6 +91,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& asked)
       return absl::UnavailableError(absl::StrCat("--listen: ", address, ": ", port.status().message()));
     }
     ports.push_back(*port);
+  }
+  if (!config.admin_listen.empty()) {
+    absl::StatusOr<std::unique_ptr<Admin>> admin = Admin::Start(parts->engine, config.admin_listen);
+    if (!admin.ok()) return admin.status();
+    parts->admin = *std::move(admin);
   }
   auto to_grpc = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
@@ -112,9 +117,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& asked)
        {"memory_bytes_problems", parts->engine.budget.bytes_allowed()},
        {"measured_gflops", parts->engine.rates.tiled / 1e9}});
   for (const std::string& address : addresses) Log(LogLevel::kInfo, absl::StrCat("listening on ", address));
-  if (!config.port_file.empty()) {
-    if (absl::Status status = WritePortFile(config.port_file, first_port); !status.ok()) return status;
-  }
+  if (parts->admin != nullptr) Log(LogLevel::kInfo, absl::StrCat("admin port on ", parts->admin->address()));
+  const int admin_port = parts->admin == nullptr ? 0 : parts->admin->port();
+  absl::Status written = WritePortFile("admin_port_file", config.admin_port_file, admin_port);
+  written.Update(WritePortFile("port_file", config.port_file, first_port));
+  if (!written.ok()) return written;
   return std::unique_ptr<Server>(new Server(std::move(parts)));
 }
 

@@ -106,7 +106,7 @@ with_buildah() {
   [ -z "$(find "$root" -xdev -path "$root/tmp" -prune -o ! -type l -perm /022 -print)" ] ||
     die "there are files that others may write"
 
-  in_container /usr/bin/attnd --listen=127.0.0.1:0 --port_file=/tmp/port >"$work/server.log" 2>&1 &
+  in_container /usr/bin/attnd --listen=127.0.0.1:0 --port_file=/tmp/port --admin_listen= >"$work/server.log" 2>&1 &
   server_job=$!
   eventually test -s "$root/tmp/port" || die "the server wrote no port: $(cat "$work/server.log")"
   port="$(grep -oE '[0-9]+' "$root/tmp/port" | tail -n 1)"

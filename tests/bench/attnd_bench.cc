@@ -16,6 +16,7 @@
 
 #include "core/attention.h"
 #include "core/buffer_pool.h"
+#include "core/peak.h"
 #include "tests/bench/limits.h"
 #include "tests/bench/workload.h"
 
@@ -192,7 +193,8 @@ Result Measure(const Row& row, Executor& executor, int pairs) {
     double each = workload.Seconds(executor), limit = other_seconds;
     if (row.against == Against::kProjection) each -= other_seconds;
     if (row.against == Against::kBandwidth) limit = ReadBandwidth(executor);
-    if (row.against == Against::kFmaPeak || row.against == Against::kProjection) limit = FmaPeak(executor);
+    if (row.against == Against::kFmaPeak || row.against == Against::kProjection)
+      limit = FmaPeak(executor).by_wall_clock;
     if (pair < 0) continue;  // warms caches, kernels and pages
     seconds.push_back(each);
     limits.push_back(limit);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "core/peak.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/bench/limits.cc"
@@ -13,22 +13,6 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::bench {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// Twelve independent chains cover the latency of two multiply-add units. They start from different values, so that none
-// can be computed from another. Returns the FLOPs done.
-double MultiplyAdds(std::int64_t rounds, float* keep) {
-  const hn::ScalableTag<float> d;
-  constexpr int kChains = 12;
-  hn::Vec<decltype(d)> chain[kChains];
-  for (int c = 0; c < kChains; ++c) chain[c] = hn::Set(d, keep[c] + static_cast<float>(c));
-  const auto x = hn::Set(d, 0.999999F), y = hn::Set(d, 1e-7F);
-  for (std::int64_t i = 0; i < rounds; ++i) {
-#pragma GCC unroll 12
-    for (int c = 0; c < kChains; ++c) chain[c] = hn::MulAdd(chain[c], x, y);
-  }
-  for (int c = 0; c < kChains; ++c) keep[c] = hn::GetLane(hn::SumOfLanes(d, chain[c]));
-  return static_cast<double>(rounds) * kChains * 2 * static_cast<double>(hn::Lanes(d));
-}
 
 void SumFloats(const float* data, std::int64_t count, float* keep) {
   const hn::ScalableTag<float> d;
@@ -52,47 +36,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnd::bench {
 
-HWY_EXPORT(MultiplyAdds);
 HWY_EXPORT(SumFloats);
-
-double RunOnAll(Executor& executor, const std::function<void(int)>& fn) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool finished = false;
-  std::atomic<int> arrived{0};
-  const int threads = executor.threads();
-  Phase phase;
-  phase.units = threads;
-  // Each unit waits for the others, so that every thread gets one.
-  phase.run = [&](std::int64_t unit, WorkerContext&) {
-    ++arrived;
-    while (arrived < threads) std::this_thread::yield();
-    fn(static_cast<int>(unit));
-    return nullptr;
-  };
-  const absl::Time start = absl::Now();
-  executor.Submit(
-      std::make_shared<Job>(std::vector<Phase>{phase}, std::make_shared<CancelToken>(), [&](const JobReport&) {
-        const std::lock_guard lock(mutex);
-        finished = true;
-        changed.notify_one();
-      }));
-  std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return finished; });
-  return absl::ToDoubleSeconds(absl::Now() - start);
-}
-
-double FmaPeak(Executor& executor) {
-  std::vector<double> flops(static_cast<std::size_t>(executor.threads()) * 16);
-  std::vector<float> keep(static_cast<std::size_t>(executor.threads()) * 16);
-  const double seconds = RunOnAll(executor, [&](int worker) {
-    flops[static_cast<std::size_t>(worker) * 16] =
-        HWY_DYNAMIC_DISPATCH(MultiplyAdds)(3'000'000, &keep[static_cast<std::size_t>(worker) * 16]);
-  });
-  double total = 0;
-  for (const double part : flops) total += part;
-  return total / seconds;
-}
 
 double ReadBandwidth(Executor& executor) {
   constexpr std::int64_t kFloats = std::int64_t{64} << 20;  // 256 MiB, all threads together

@@ -6,12 +6,6 @@
 
 namespace attnd::bench {
 
-// Runs fn(worker) once on every thread of the pool at the same time; seconds until the last ended.
-double RunOnAll(Executor& executor, const std::function<void(int)>& fn);
-
-// Multiply-adds without memory, float32, all threads: FLOP/s.
-double FmaPeak(Executor& executor);
-
 // Sum over a buffer far larger than the caches, all threads: bytes/s.
 double ReadBandwidth(Executor& executor);
 

@@ -256,7 +256,7 @@ def main():
         if not program.exists():
             parser.error(f"{program} is not there; build first, and see {script.name} for --python")
     with (
-        Service("attnd", [str(options.bin / "attnd")], options.threads, unix=True) as attnd,
+        Service("attnd", [str(options.bin / "attnd"), "--admin_listen="], options.threads, unix=True) as attnd,
         Service("Python", [str(options.python), str(script)], options.threads) as other,
     ):
         report.services(attn.info(attnd), other.log.splitlines()[0])

@@ -1,5 +1,7 @@
 """A real attnd process on a loopback port of the system's choice, for tests. Stopped by its own pid, always."""
 
+import contextlib
+import http.client
 import os
 import pathlib
 import shutil
@@ -25,14 +27,22 @@ MESSAGE_BYTES_MAX = 512 << 20
 class AttndServer:
     """Starts in the constructor, stops in stop() or at the end of a `with`; any end but a clean one is an error."""
 
-    def __init__(self, *flags, listen="127.0.0.1:0", preexec=None):
+    def __init__(self, *flags, listen="127.0.0.1:0", preexec=None, admin=False):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="attnd-test-"))
         self.log_path = self.folder / "log"
         self._port_file = self.folder / "port"
+        self._admin_port_file = self.folder / "admin_port"
         self._channels = []
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [str(BIN / "attnd"), f"--listen={listen}", f"--port_file={self._port_file}", *flags],
+                [
+                    str(BIN / "attnd"),
+                    f"--listen={listen}",
+                    f"--port_file={self._port_file}",
+                    f"--admin_listen={'127.0.0.1:0' if admin else ''}",
+                    f"--admin_port_file={self._admin_port_file}",
+                    *flags,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -76,6 +86,18 @@ class AttndServer:
 
     def stub(self, *options):
         return attention_pb2_grpc.AttentionServiceStub(self.channel(None, *options))
+
+    def admin(self, path, method="GET", body=None, headers=None):
+        """(status, text) of a page of the admin port; for a server that was made with admin=True."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=CALL_SECONDS_MAX)
+        with contextlib.closing(connection):
+            connection.request(method, path, body=body, headers=headers or {})
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+
+    @property
+    def admin_port(self):
+        return int(self._admin_port_file.read_text())
 
     def health(self):
         return health_pb2_grpc.HealthStub(self.channel())

@@ -10,7 +10,8 @@ from attnd_server import BIN, AttndServer, CALL_SECONDS_MAX
 
 
 def run(*flags):
-    return subprocess.run([BIN / "attnd", *flags], capture_output=True, text=True, check=False, timeout=60)
+    command = [BIN / "attnd", "--admin_listen=", *flags]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_a_flag_file(tmp_path):

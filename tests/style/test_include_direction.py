@@ -18,7 +18,7 @@ FORBIDDEN = {
 # A library's headers -> the only files that may see them.
 ONLY_IN = {
     "oneapi/dnnl/": re.compile(r"core/gemm\.(h|cc)|core/machine\.cc|tests/bench/.*"),
-    "hwy/": re.compile(r"core/(softmax|pack|simd)[a-z_]*(-inl)?\.(h|cc)|core/machine\.cc|tests/bench/.*"),
+    "hwy/": re.compile(r"core/(softmax|pack|peak|simd)[a-z_]*(-inl)?\.(h|cc)|core/machine\.cc|tests/bench/.*"),
 }
 
 

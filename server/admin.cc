@@ -1,0 +1,176 @@
+#include "server/admin.h"
+
+#include <civetweb.h>
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "server/log.h"
+
+namespace attnd::server {
+namespace {
+
+// Threads, and connections that wait for one; what comes beyond waits in the system's queue, without a descriptor here.
+constexpr char kThreads[] = "8", kWaiting[] = "16", kBacklog[] = "64";
+// A request's line and headers, how long each of its parts may take, and how long an answer may.
+constexpr char kRequestBytesMax[] = "8192", kRequestMs[] = "2000";
+constexpr absl::Duration kSendMax = absl::Seconds(5);
+constexpr std::size_t kSendPart = 16 << 10;
+
+constexpr char kText[] = "text/plain; charset=utf-8";
+
+int LogMessage(const mg_connection*, const char* message) {
+  Log(LogLevel::kDebug, "admin", {{"text", std::string(message)}});
+  return 1;
+}
+
+// Whether the peer is on this machine.
+bool IsLoopback(absl::string_view address) {
+  return absl::StartsWith(address, "127.") || address == "::1" || absl::StartsWith(address, "::ffff:127.");
+}
+
+absl::string_view Reason(int code) {
+  switch (code) {
+    case 200: return "OK";
+    case 400: return "Bad Request";
+    case 403: return "Forbidden";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 413: return "Payload Too Large";
+    case 503: return "Service Unavailable";
+    default: return "Internal Server Error";
+  }
+}
+
+}  // namespace
+
+struct Admin::Answer {
+  int code = 200;
+  std::string body;
+  const char* type = kText;
+  const char* allow = "";  // with 405
+};
+
+namespace {
+
+void Send(mg_connection* connection, bool with_body, int code, const char* type, const char* allow,
+          const std::string& body) {
+  const std::string message = absl::StrCat(
+      "HTTP/1.1 ", code, " ", Reason(code), "\r\nContent-Type: ", type, "\r\nContent-Length: ", body.size(),
+      "\r\nConnection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
+      "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n",
+      *allow == '\0' ? "" : absl::StrCat("Allow: ", allow, "\r\n"), "\r\n", with_body ? body : "");
+  // In parts, so that a peer that reads a little now and then has an end too.
+  const absl::Time end = absl::Now() + kSendMax;
+  for (std::size_t sent = 0; sent < message.size() && absl::Now() < end; sent += kSendPart) {
+    const std::size_t part = std::min(kSendPart, message.size() - sent);
+    if (mg_write(connection, message.data() + sent, part) != static_cast<int>(part)) return;
+  }
+}
+
+}  // namespace
+
+Admin::Answer Admin::ChangeLogLevel(mg_connection* connection) {
+  const mg_request_info& request = *mg_get_request_info(connection);
+  // A web page that is open on this machine must not be able to.
+  if (!IsLoopback(request.remote_addr) || mg_get_header(connection, "Origin") != nullptr) {
+    return {403, "only from this machine, and not by a web page\n"};
+  }
+  char body[16];
+  if (request.content_length > static_cast<long long>(sizeof(body))) return {413, "expected one word\n"};
+  std::string level;
+  for (int count = 0; level.size() <= sizeof(body);) {
+    count = mg_read(connection, body, sizeof(body));
+    if (count <= 0) break;
+    level.append(body, static_cast<std::size_t>(count));
+  }
+  absl::StripAsciiWhitespace(&level);
+  const std::string before(GetLogLevel());
+  if (!SetLogLevel(level)) return {400, absl::StrCat("expected one of ", absl::StrJoin(kLogLevels, ", "), "\n")};
+  Log(LogLevel::kWarning, "log level changed", {{"from", before}, {"to", level}});
+  return {200, absl::StrCat(level, "\n")};
+}
+
+Admin::Answer Admin::Page(mg_connection* connection) {
+  const mg_request_info& request = *mg_get_request_info(connection);
+  const absl::string_view path = request.local_uri == nullptr ? "" : request.local_uri;
+  const absl::string_view method = request.request_method;
+  if (path == "/loglevel" && method == "PUT") return ChangeLogLevel(connection);
+  const bool is_read = method == "GET" || method == "HEAD";
+  for (const absl::string_view known : {"/metrics", "/healthz", "/loglevel"}) {
+    if (path == known && !is_read) {
+      return {405, "another method\n", kText, path == "/loglevel" ? "GET, HEAD, PUT" : "GET, HEAD"};
+    }
+  }
+  if (path == "/healthz") return {200, "ok\n"};
+  if (path == "/metrics") return {200, engine_.metrics.Page(), "text/plain; version=0.0.4; charset=utf-8"};
+  if (path == "/loglevel") return {200, absl::StrCat(GetLogLevel(), "\n")};
+  return {404, "/metrics, /healthz, /loglevel\n"};
+}
+
+int Admin::OnRequest(mg_connection* connection) {
+  const mg_request_info& request = *mg_get_request_info(connection);
+  Admin& admin = *static_cast<Admin*>(request.user_data);
+  Answer answer;
+  try {
+    answer = admin.Page(connection);
+  } catch (const std::bad_alloc&) {
+    answer = {503, "out of memory\n"};
+  }
+  const bool with_body = absl::string_view(request.request_method) != "HEAD";
+  Send(connection, with_body, answer.code, answer.type, answer.allow, answer.body);
+  admin.engine_.metrics.AdminRequest(request.local_uri == nullptr ? "" : request.local_uri, answer.code);
+  return answer.code;
+}
+
+absl::StatusOr<std::unique_ptr<Admin>> Admin::Start(Engine& engine, const std::string& listen) {
+  std::unique_ptr<Admin> admin(new Admin(engine));
+  const char* options[] = {"listening_ports",
+                           listen.c_str(),
+                           "num_threads",
+                           kThreads,
+                           "connection_queue",
+                           kWaiting,
+                           "listen_backlog",
+                           kBacklog,
+                           "max_request_size",
+                           kRequestBytesMax,
+                           "request_timeout_ms",
+                           kRequestMs,
+                           "enable_keep_alive",
+                           "no",
+                           "enable_directory_listing",
+                           "no",
+                           "access_control_allow_origin",
+                           "",
+                           nullptr};
+  mg_callbacks callbacks{};
+  callbacks.begin_request = &OnRequest;
+  callbacks.log_message = &LogMessage;
+  mg_init_data init{&callbacks, admin.get(), options};
+  char words[256] = "";
+  mg_error_data error{};
+  error.text = words;
+  error.text_buffer_size = sizeof(words);
+  admin->context_ = mg_start2(&init, &error);
+  if (admin->context_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("--admin_listen: ", listen, ": ", words));
+  }
+  mg_server_port port{};
+  mg_get_server_ports(admin->context_, 1, &port);
+  admin->port_ = port.port;
+  admin->address_ = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port.port);
+  return admin;
+}
+
+Admin::~Admin() {
+  if (context_ != nullptr) mg_stop(context_);
+}
+
+}  // namespace attnd::server
