@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "attnd/v1/attention.grpc.pb.h"
+#include "client/channel.h"
 #include "client/decode.h"
 #include "client/encode.h"
 #include "client/stream_impl.h"
@@ -57,31 +58,11 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& target, const ClientOptions& options) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetMaxSendMessageSize(-1);
-  // Two clients are two connections, even to the same target.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // A peer that is gone, or takes no more bytes, ends the calls that wait for it; gRPC alone would wait beyond their
-  // deadlines. Servers refuse pings more often than every 10 s.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-  arguments.SetUserAgentPrefix(absl::StrCat("attn/", ATTND_VERSION));
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = OpenChannel(target, options);
+  if (!channel.ok()) return channel.status();
   auto impl = std::make_unique<Impl>();
   impl->options = options;
-  impl->channel = grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
-  const absl::Time deadline = absl::Now() + std::min(options.connect_timeout, options.timeout);
-  grpc_connectivity_state state = impl->channel->GetState(/*try_to_connect=*/true);
-  while (state != GRPC_CHANNEL_READY) {
-    // A refused connection is an answer: whoever starts a server and a client together waits by asking again.
-    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
-      return absl::UnavailableError(absl::StrCat("no server answers at ", target));
-    }
-    if (!impl->channel->WaitForStateChange(state, absl::ToChronoTime(deadline))) {
-      return absl::UnavailableError(absl::StrCat("no server answered at ", target, " in time"));
-    }
-    state = impl->channel->GetState(true);
-  }
+  impl->channel = *std::move(channel);
   const std::string service = v1::AttentionService::service_full_name();
   impl->attend_name = absl::StrCat("/", service, "/Attend");
   impl->attend_stream_name = absl::StrCat("/", service, "/AttendStream");

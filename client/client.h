@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "attnd/v1/attention.pb.h"
 #include "client/array.h"
+#include "client/credentials.h"
 #include "client/problem.h"
 
 namespace attnd::client {
@@ -30,6 +31,7 @@ struct ClientOptions {
   absl::Duration timeout = absl::Seconds(60);         // of a call that gives none
   absl::Duration connect_timeout = absl::Seconds(5);  // cut by timeout
   std::int64_t piece_bytes = 1 << 20;                 // most tensor bytes in one message of a stream
+  Credentials credentials;                            // nothing: plaintext, and no token
 };
 
 struct CallOptions {
@@ -77,7 +79,8 @@ class Stream {
 
 class Client {
  public:
-  // `target` is host:port or unix:path. UNAVAILABLE when nothing answers within connect_timeout.
+  // `target` is host:port or unix:path. UNAVAILABLE when nothing answers within connect_timeout, UNAUTHENTICATED when a
+  // TLS handshake fails; otherwise what LoadCredentials says of options.credentials.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& target, const ClientOptions& options = {});
   ~Client();
   Client(const Client&) = delete;

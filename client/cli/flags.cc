@@ -97,22 +97,45 @@ void ServerFlags::AddTo(CLI::App& app) {
   app.add_option("--timeout_ms", timeout_ms, "deadline of every call, milliseconds")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+  const std::string group = "Trust";
+  app.add_flag("--tls", credentials.tls, "speak TLS and trust the system's roots")->group(group);
+  app.add_option("--tls_ca", credentials.ca.file, "speak TLS and trust these CAs instead (PEM file)")->group(group);
+  CLI::Option* certificate =
+      app.add_option("--tls_certificate", credentials.certificate.file, "this client's own certificate (PEM file)");
+  CLI::Option* key = app.add_option("--tls_key", credentials.key.file, "its key (PEM file)");
+  certificate->group(group)->needs(key);
+  key->group(group)->needs(certificate);
+  app.add_option("--tls_server_name", credentials.server_name,
+                 "the certificate's name, where it is not --server's host")
+      ->group(group);
+  app.add_option("--token_file", credentials.token.file, "file with a bearer token, sent with every call")
+      ->envname("ATTN_TOKEN_FILE")
+      ->group(group);
+  app.add_flag("--allow_plaintext_token", credentials.allow_plaintext_token,
+               "send the token without TLS also beyond this machine, where others can read it")
+      ->group(group);
 }
 
 absl::StatusOr<std::unique_ptr<Client>> ServerFlags::Connect() const {
   ClientOptions options;
   options.timeout = absl::Milliseconds(timeout_ms);
+  options.credentials = credentials;
   absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(server, options);
+  if (absl::IsFailedPrecondition(client.status())) {
+    return UsageError(absl::StrCat(client.status().message(), "; give --tls or --tls_ca, or --allow_plaintext_token"));
+  }
   if (!client.ok()) return Explain(client.status());
   return client;
 }
 
 absl::Status ServerFlags::Explain(const absl::Status& status) const {
   std::string hint;
-  if (absl::IsUnavailable(status)) {
+  if (absl::IsUnavailable(status) && absl::StartsWith(status.message(), "no server answer")) {
     hint = absl::StrCat("; start a server (attnd --listen=", server, ") or name another with --server");
   } else if (absl::IsDeadlineExceeded(status)) {
     hint = absl::StrCat("; it had --timeout_ms=", timeout_ms, ", give it more");
+  } else if (absl::IsUnauthenticated(status)) {
+    hint = "; see --tls_ca, --tls_server_name, --tls_certificate and --token_file";
   }
   if (hint.empty()) return status;
   return absl::Status(status.code(), absl::StrCat(status.message(), hint));

@@ -28,6 +28,7 @@ absl::StatusOr<std::optional<DType>> ParseWireDType(absl::string_view text);
 struct ServerFlags {
   std::string server = "127.0.0.1:50051";
   std::int64_t timeout_ms = 60000;
+  Credentials credentials;
 
   void AddTo(CLI::App& app);
   absl::StatusOr<std::unique_ptr<Client>> Connect() const;

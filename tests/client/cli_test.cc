@@ -15,6 +15,7 @@
 #include "client/cli/flags.h"
 #include "client/cli/load.h"
 #include "client/npy.h"
+#include "tests/client/certificates.h"
 #include "tests/client/fake_server.h"
 
 namespace attnd::client {
@@ -129,6 +130,81 @@ TEST_F(CliTest, FailuresExitWithOneAndSayWhatToDo) {
   EXPECT_EQ(no_file.code, 1);
   ExpectOneLine(no_file);
   EXPECT_THAT(no_file.err, HasSubstr("/nowhere/q.npy"));
+}
+
+TEST_F(CliTest, EveryCommandSpeaksTlsAndSendsTheToken) {
+  Certificates made;
+  made.MakeCa("ca");
+  made.MakeLeaf("server", "ca", "DNS:attnd.example");
+  made.MakeLeaf("me", "ca", "DNS:me.example");
+  grpc::SslServerCredentialsOptions tls(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  tls.pem_key_cert_pairs.push_back({Certificates::Text(made.Key("server")), Certificates::Text(made.Pem("server"))});
+  tls.pem_root_certs = Certificates::Text(made.Pem("ca"));
+  FakeServer server(grpc::SslServerCredentials(tls));
+  const std::vector<std::string> trust = {"--server",      server.target,       "--tls_ca",
+                                          made.Pem("ca"),  "--tls_certificate", made.Pem("me"),
+                                          "--tls_key",     made.Key("me"),      "--tls_server_name",
+                                          "attnd.example", "--token_file",      made.Write("token", "secret\n")};
+  const std::vector<std::vector<std::string>> commands = {
+      {"explain"},
+      {"plan", "--shape", "1,1,5,4"},
+      {"bench", "--shape", "1,1,5,4", "--duration_s", "0.05"},
+      {"info"},
+      {"health"},
+      {"run", "--q", Write("q.npy", {5, 4}, 0), "--k", Write("k.npy", {5, 4}, 1), "--v", Write("v.npy", {5, 4}, 2),
+       "--stream"}};
+  for (std::vector<std::string> words : commands) {
+    words.insert(words.end(), trust.begin(), trust.end());
+    const Ran ran = Attn(words);
+    EXPECT_EQ(ran.code, 0) << words.front() << ": " << ran.err;
+  }
+  std::map<std::string, int> methods;
+  for (const auto& [method, authorization] : server.Authorizations()) {
+    ++methods[method];
+    EXPECT_EQ(authorization, "Bearer secret") << method;
+  }
+  EXPECT_EQ(methods.size(), 5u);
+}
+
+TEST_F(CliTest, MistakesAboutTrustAreToldInOneLine) {
+  Certificates made;
+  made.MakeCa("ca");
+  const std::string token = made.Write("token", "secret\n");
+  const struct {
+    std::vector<std::string> flags;
+    int code;
+    std::string words;
+  } cases[] = {
+      {{"--tls_key", "x"}, 2, "--tls_key requires --tls_certificate"},
+      {{"--tls_certificate", "x"}, 2, "--tls_certificate requires --tls_key"},
+      {{"--tls_ca", "/nowhere/ca.pem"}, 1, "/nowhere/ca.pem: No such file"},
+      {{"--tls_ca", token}, 1, "without a PEM block"},
+      {{"--tls_ca", made.Pem("ca")}, 1, "see --tls_ca, --tls_server_name"},
+      {{"--token_file", "/nowhere/token"}, 1, "/nowhere/token: No such file"},
+      {{"--server", "10.0.0.1:1", "--token_file", token}, 2, "give --tls or --tls_ca, or --allow_plaintext_token"},
+  };
+  for (const auto& c : cases) {
+    std::vector<std::string> words = {"health"};
+    words.insert(words.end(), c.flags.begin(), c.flags.end());
+    if (c.flags.front() != "--server") words.insert(words.end(), {"--server", server_.target});
+    const Ran ran = Attn(words);
+    EXPECT_EQ(ran.code, c.code) << ran.err;
+    ExpectOneLine(ran);
+    EXPECT_THAT(ran.err, HasSubstr(c.words));
+    EXPECT_THAT(ran.err, testing::Not(HasSubstr("secret")));
+  }
+  EXPECT_THAT(server_.Authorizations(), testing::IsEmpty());
+}
+
+TEST_F(CliTest, TheTokensFileMayComeFromTheEnvironment) {
+  Certificates made;
+  const std::string token = made.Write("token", "from-environment\n"), other = made.Write("other", "from-flag\n");
+  setenv("ATTN_TOKEN_FILE", token.c_str(), 1);
+  EXPECT_EQ(Ask({"health"}).code, 0);
+  EXPECT_EQ(Ask({"health", "--token_file", other}).code, 0);
+  unsetenv("ATTN_TOKEN_FILE");
+  EXPECT_THAT(server_.Authorizations(), testing::ElementsAre(testing::Pair("Check", "Bearer from-environment"),
+                                                             testing::Pair("Check", "Bearer from-flag")));
 }
 
 TEST_F(CliTest, ARefusalIsPrintedInTheServersWordsOnOneLine) {

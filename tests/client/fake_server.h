@@ -90,10 +90,10 @@ class Knob {
 
 class FakeServer : public v1::AttentionService::Service {
  public:
-  FakeServer() {
+  explicit FakeServer(const std::shared_ptr<grpc::ServerCredentials>& credentials = grpc::InsecureServerCredentials()) {
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort("127.0.0.1:0", credentials, &port);
     builder.SetMaxReceiveMessageSize(-1);
     builder.RegisterService(this);
     builder.RegisterService(&health_);
@@ -116,15 +116,21 @@ class FakeServer : public v1::AttentionService::Service {
   std::atomic<int> unary_calls{0}, stream_problems{0}, pieces{0};
   std::atomic<std::int64_t> largest_piece{0};
   std::atomic<bool> had_deadline{false};
+  // Method -> the `authorization` it came with, of every call that was begun.
+  std::multimap<std::string, std::string> Authorizations() {
+    const std::scoped_lock lock(seen_mutex_);
+    return authorizations_;
+  }
   // The tensors of the last problem that came in pieces, in the order of their first ones.
   std::vector<std::string> PieceOrder() {
-    const std::scoped_lock lock(order_mutex_);
+    const std::scoped_lock lock(seen_mutex_);
     return piece_order_;
   }
 
   grpc::Status Attend(grpc::ServerContext* context, const v1::AttendRequest* request,
                       v1::AttendResponse* response) override {
     ++unary_calls;
+    Note("Attend", *context);
     had_deadline = context->deadline() < std::chrono::system_clock::now() + std::chrono::hours(24);
     if (const grpc::Status refused = refusal.Get(); !refused.ok()) return refused;
     auto answers = Formula(*request);
@@ -142,6 +148,7 @@ class FakeServer : public v1::AttentionService::Service {
   grpc::Status AttendStream(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::AttendStreamResponse, v1::AttendStreamRequest>* stream) override {
+    Note("AttendStream", *context);
     v1::AttendStreamRequest message;
     v1::AttendRequest problem;
     std::set<std::uint64_t> refused;
@@ -150,7 +157,7 @@ class FakeServer : public v1::AttentionService::Service {
       if (message.has_header()) {
         problem = message.header();
         {
-          const std::scoped_lock lock(order_mutex_);
+          const std::scoped_lock lock(seen_mutex_);
           piece_order_.clear();
         }
         ++stream_problems;
@@ -166,7 +173,7 @@ class FakeServer : public v1::AttentionService::Service {
       } else {
         ++pieces;
         {
-          const std::scoped_lock lock(order_mutex_);
+          const std::scoped_lock lock(seen_mutex_);
           const std::string& path = message.piece().tensor();
           if (piece_order_.empty() || piece_order_.back() != path) piece_order_.push_back(path);
         }
@@ -186,7 +193,8 @@ class FakeServer : public v1::AttentionService::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Plan(grpc::ServerContext*, const v1::PlanRequest* request, v1::PlanResponse* response) override {
+  grpc::Status Plan(grpc::ServerContext* context, const v1::PlanRequest* request, v1::PlanResponse* response) override {
+    Note("Plan", *context);
     if (!request->problem().q().data().empty()) return {grpc::StatusCode::INVALID_ARGUMENT, "q: data must be empty"};
     response->set_scores_per_head(request->problem().q().shape(2) * request->problem().k().shape(2));
     response->set_naive_score_bytes_per_head(4 * response->scores_per_head());
@@ -194,7 +202,8 @@ class FakeServer : public v1::AttentionService::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Info(grpc::ServerContext*, const v1::InfoRequest*, v1::InfoResponse* response) override {
+  grpc::Status Info(grpc::ServerContext* context, const v1::InfoRequest*, v1::InfoResponse* response) override {
+    Note("Info", *context);
     response->set_version("9.9.9");
     response->set_threads(3);
     response->add_dtypes(v1::DATA_TYPE_BFLOAT16);
@@ -207,8 +216,9 @@ class FakeServer : public v1::AttentionService::Service {
  private:
   struct Health : grpc::health::v1::Health::Service {
     explicit Health(FakeServer& owner) : owner_(owner) {}
-    grpc::Status Check(grpc::ServerContext*, const grpc::health::v1::HealthCheckRequest* request,
+    grpc::Status Check(grpc::ServerContext* context, const grpc::health::v1::HealthCheckRequest* request,
                        grpc::health::v1::HealthCheckResponse* response) override {
+      owner_.Note("Check", *context);
       if (request->service() == "nothing") return {grpc::StatusCode::NOT_FOUND, "service 'nothing' is unknown"};
       response->set_status(owner_.serving ? grpc::health::v1::HealthCheckResponse::SERVING
                                           : grpc::health::v1::HealthCheckResponse::NOT_SERVING);
@@ -216,6 +226,16 @@ class FakeServer : public v1::AttentionService::Service {
     }
     FakeServer& owner_;
   };
+
+  void Note(const std::string& method, const grpc::ServerContext& context) {
+    const std::scoped_lock lock(seen_mutex_);
+    const auto& metadata = context.client_metadata();
+    const auto [first, last] = metadata.equal_range("authorization");
+    if (first == last) authorizations_.emplace(method, "");
+    for (auto found = first; found != last; ++found) {
+      authorizations_.emplace(method, std::string(found->second.begin(), found->second.end()));
+    }
+  }
 
   static v1::Tensor& TensorOf(v1::AttendRequest* problem, const std::string& path) {
     if (path == "q") return *problem->mutable_q();
@@ -286,8 +306,9 @@ class FakeServer : public v1::AttentionService::Service {
     }
   }
 
-  std::mutex order_mutex_;
+  std::mutex seen_mutex_;
   std::vector<std::string> piece_order_;
+  std::multimap<std::string, std::string> authorizations_;
   Health health_{*this};
   std::unique_ptr<grpc::Server> server_;
 };

@@ -19,6 +19,7 @@ FORBIDDEN = {
 ONLY_IN = {
     "oneapi/dnnl/": re.compile(r"core/gemm\.(h|cc)|core/machine\.cc|tests/bench/.*"),
     "hwy/": re.compile(r"core/(softmax|pack|peak|simd)[a-z_]*(-inl)?\.(h|cc)|core/machine\.cc|tests/bench/.*"),
+    "openssl/": re.compile(r"client/pem\.cc|server/tls[a-z_]*\.(h|cc)|server/auth[a-z_]*\.(h|cc)"),
 }
 
 
