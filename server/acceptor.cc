@@ -106,6 +106,7 @@ absl::Status Acceptor::ListenUnix(const std::string& path) {
   close(probe);
   if (absl::Status status = Bind(AF_UNIX, &address, sizeof(address)); !status.ok()) return status;
   socket_files_.push_back(path);
+  unix_listeners_.insert(listeners_.back());
   return absl::OkStatus();
 }
 
@@ -115,8 +116,9 @@ absl::StatusOr<int> Acceptor::Listen(const std::string& address) {
   return 0;
 }
 
-void Acceptor::Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to_grpc) {
-  to_grpc_ = std::move(to_grpc);
+void Acceptor::Start(ToGrpc from_tcp, ToGrpc from_unix) {
+  from_tcp_ = std::move(from_tcp);
+  from_unix_ = std::move(from_unix);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   Watch(epoll_, wake_, EPOLLIN);
@@ -166,6 +168,7 @@ void Acceptor::Run() {
 }
 
 void Acceptor::Pause() {
+  ++turned_away_;
   Log(LogLevel::kWarning, "accepting pauses", {{"reason", std::string(std::strerror(errno))}});
   engine_.metrics.ConnectionRefused(ConnectionRefusal::kDescriptors);
   WatchListeners(false);
@@ -183,6 +186,7 @@ void Acceptor::AcceptAll(int listener) {
     }
     if (static_cast<std::int64_t>(duplicates_.size()) >= engine_.config.connections_max) {
       close(fd);
+      ++turned_away_;
       engine_.metrics.ConnectionRefused(ConnectionRefusal::kLimit);
       continue;
     }
@@ -202,7 +206,7 @@ void Acceptor::AcceptAll(int listener) {
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &peer_silence_ms_, sizeof(peer_silence_ms_));
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
     parameters.fd = fd;
-    to_grpc_->HandleNewConnection(&parameters);
+    (unix_listeners_.contains(listener) ? from_unix_ : from_tcp_)->HandleNewConnection(&parameters);
   }
 }
 

@@ -37,7 +37,11 @@ class Acceptor {
   // UNAVAILABLE says why not.
   absl::StatusOr<int> Listen(const std::string& address);
 
-  void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to_grpc);
+  using ToGrpc = std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>;
+  // Where connections go that come by TCP, and by a Unix socket.
+  void Start(ToGrpc from_tcp, ToGrpc from_unix);
+  // Connections that were closed at once, and pauses: accepting goes on, and there is too much of it.
+  std::int64_t turned_away() const { return turned_away_; }
   // Takes no more connections. Those that are open stay.
   void Stop();
 
@@ -55,7 +59,9 @@ class Acceptor {
   const int peer_silence_ms_;
   std::vector<int> listeners_;
   std::vector<std::string> socket_files_;
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to_grpc_;
+  std::unordered_set<int> unix_listeners_;  // among listeners_
+  ToGrpc from_tcp_, from_unix_;
+  std::atomic<std::int64_t> turned_away_{0};
   int epoll_ = -1, wake_ = -1;
   std::atomic<bool> stopping_{false};
   bool paused_ = false;                 // out of descriptors; the loop's thread only, like the next

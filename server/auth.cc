@@ -2,8 +2,10 @@
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <openssl/rand.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -174,6 +176,12 @@ TokenDigest DigestOf(absl::string_view token) {
 
 bool SameDigest(const TokenDigest& one, const TokenDigest& other) {
   return CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
+}
+
+std::string NewSecret() {
+  unsigned char bytes[32];
+  if (RAND_bytes(bytes, sizeof(bytes)) != 1) std::abort();  // nothing is safe without
+  return absl::BytesToHexString({reinterpret_cast<const char*>(bytes), sizeof(bytes)});
 }
 
 bool Policy::Allows(absl::string_view method) const {

@@ -33,6 +33,9 @@ TokenDigest DigestOf(absl::string_view token);
 // In a time that does not depend on where they differ.
 bool SameDigest(const TokenDigest& one, const TokenDigest& other);
 
+// 256 bits that nobody can guess, as 64 hex digits.
+std::string NewSecret();
+
 struct Policy {
   static constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 

@@ -1,5 +1,7 @@
 #include "server/flags.h"
 
+#include <arpa/inet.h>
+
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
@@ -19,6 +21,13 @@ ABSL_FLAG(std::string, port_file, "", "file that gets the first TCP port that wa
 ABSL_FLAG(std::string, admin_listen, "127.0.0.1:9090",
           "host:port of the admin port: /metrics, /healthz, /readyz, /statusz, /loglevel (port 0: any); empty: none");
 ABSL_FLAG(std::string, admin_port_file, "", "file that gets the admin port that was bound");
+ABSL_FLAG(std::string, tls_certificate, "",
+          "PEM file with the server's certificate and its chain; read again when it changes");
+ABSL_FLAG(std::string, tls_key, "", "PEM file with the certificate's private key");
+ABSL_FLAG(std::string, tls_client_ca, "",
+          "PEM file of authorities; with it every client needs a certificate of theirs");
+ABSL_FLAG(std::string, auth_file, "", "JSON file of identities and what each may do; read again when it changes");
+ABSL_FLAG(bool, insecure, false, "listen beyond this machine without TLS");
 ABSL_FLAG(std::string, log_format, "text", "text or json, on stderr");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning, error or off");
 ABSL_FLAG(std::string, instruction_set, "auto", "auto, or avx2 so that answers are the same bytes on every machine");
@@ -41,6 +50,32 @@ bool IsAddress(const std::string& address) {
   int port = 0;
   return colon != std::string::npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 &&
          port <= 65535;
+}
+
+// Reached from this machine alone: 127.0.0.0/8, ::1, localhost, or a Unix socket.
+bool IsLocal(const std::string& address) {
+  if (absl::StartsWith(address, "unix:")) return true;
+  const std::string host = address.substr(0, address.rfind(':'));
+  in_addr ip{};
+  if (inet_pton(AF_INET, host.c_str(), &ip) == 1) return ntohl(ip.s_addr) >> 24 == 127;
+  return host == "[::1]" || host == "::1" || host == "localhost";
+}
+
+absl::Status CheckTls(const ServerConfig& config) {
+  if (config.tls_certificate.empty() != config.tls_key.empty()) {
+    return absl::InvalidArgumentError("--tls_certificate, --tls_key: one of them is empty, expected both or none");
+  }
+  if (!config.tls_client_ca.empty() && config.tls_certificate.empty()) {
+    return absl::InvalidArgumentError("--tls_client_ca: expected with --tls_certificate and --tls_key only");
+  }
+  if (!config.tls_certificate.empty() || config.insecure) return absl::OkStatus();
+  for (const std::string& address : config.listen) {
+    if (IsLocal(address)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--listen: \"", address,
+        "\" is reached from beyond this machine, expected --tls_certificate and --tls_key, or --insecure"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -68,6 +103,11 @@ absl::StatusOr<ServerConfig> ParseFlags(int argc, char** argv) {
   config.port_file = absl::GetFlag(FLAGS_port_file);
   config.admin_listen = absl::GetFlag(FLAGS_admin_listen);
   config.admin_port_file = absl::GetFlag(FLAGS_admin_port_file);
+  config.tls_certificate = absl::GetFlag(FLAGS_tls_certificate);
+  config.tls_key = absl::GetFlag(FLAGS_tls_key);
+  config.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);
+  config.auth_file = absl::GetFlag(FLAGS_auth_file);
+  config.insecure = absl::GetFlag(FLAGS_insecure);
   config.log_format = absl::GetFlag(FLAGS_log_format);
   config.log_level = absl::GetFlag(FLAGS_log_level);
   config.instruction_set = absl::GetFlag(FLAGS_instruction_set);
@@ -95,6 +135,7 @@ absl::Status CheckConfig(const ServerConfig& config) {
     return absl::InvalidArgumentError(absl::StrCat("--admin_listen: \"", config.admin_listen,
                                                    "\", expected host:port with a port of 0 to 65535, or nothing"));
   }
+  if (absl::Status status = CheckTls(config); !status.ok()) return status;
   if (!OneOf(config.log_format, {"text", "json"})) {
     return absl::InvalidArgumentError(absl::StrCat("--log_format: \"", config.log_format, "\", expected text or json"));
   }

@@ -32,6 +32,11 @@ namespace attnd::server {
   X(send_stall_ms, 30000, 1, std::int64_t{1} << 40, "how long one write may wait for a peer that does not read")    \
   X(receive_stall_ms, 30000, 1, std::int64_t{1} << 40, "how long an open problem may wait for its next piece")      \
   X(peer_silence_ms, 40000, 1000, 2147483647, "a connection whose peer answers nothing for so long is closed")      \
+  X(handshake_ms, 10000, 100, 2147483647, "TLS and HTTP/2 must be agreed upon within")                              \
+  X(connection_idle_ms, 3600000, 1000, 2147483647, "a connection without a call for so long is closed")             \
+  X(connection_age_ms, 3600000, 1000, 2147483647, "a connection takes no new calls after; open ones go on")         \
+  X(metadata_bytes_max, 8192, 1024, 1 << 20, "metadata of one call")                                                \
+  X(self_probe_ms, 10000, 0, std::int64_t{1} << 40, "how often the server calls itself; 0: never")                  \
   X(drain_ms, 10000, 0, std::int64_t{1} << 40, "after SIGTERM, how long accepted work may go on")                   \
   X(block_bytes, 1 << 20, 4096, 1 << 30, "data of one block of an answer on a stream")                              \
   X(kernel_cache_max, 1024, 1, 1 << 20, "generated kernels that are kept")                                          \
@@ -48,6 +53,10 @@ struct ServerConfig {
   std::string port_file;                                  // the first TCP port that was bound is written here
   std::string admin_listen = "127.0.0.1:9090";            // host:port of the admin port; empty: none
   std::string admin_port_file;                            // the admin port's number is written here
+  std::string tls_certificate, tls_key;                   // PEM files; empty: no TLS
+  std::string tls_client_ca;                              // PEM file; with it clients need a certificate
+  std::string auth_file;                                  // see auth.h; empty: everyone may do everything
+  bool insecure = false;                                  // may listen beyond loopback without TLS
   std::string log_format = "text";                        // text or json
   std::string log_level = "info";                         // trace, debug, info, warning, error, off
   std::string instruction_set = "auto";                   // auto or avx2

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "core/attention.h"
 #include "core/buffer_pool.h"
+#include "server/log.h"
 
 namespace attnd::server {
 namespace {
@@ -83,6 +84,8 @@ void AddLevels(Engine& engine) {
                    [&engine] { return Number(engine.connections_open); });
   metrics.AddGauge("attnd_connections_allowed", "The flag connections_max.",
                    [&engine] { return Number(engine.config.connections_max); });
+  metrics.AddCounter("attnd_tls_handshake_failures_total", "TLS handshakes that failed.",
+                     [] { return Number(HandshakeFailures()); });
   metrics.AddGauge("attnd_draining", "1 from the first signal on.",
                    [&engine] { return engine.lifecycle.draining() ? 1.0 : 0.0; });
 

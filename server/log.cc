@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -19,6 +20,7 @@ namespace {
 
 constexpr std::size_t kValueBytesMax = 1024;  // a peer's text takes no more of a line
 
+std::atomic<std::int64_t> g_handshake_failures{0};
 std::atomic<LogFormat> g_format{LogFormat::kText};
 
 // Never destroyed: threads of gRPC may log until the process ends.
@@ -41,6 +43,7 @@ void FromGrpc(gpr_log_func_args* args) {
   const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kWarning
                          : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
                                                                    : LogLevel::kDebug;
+  if (absl::StartsWith(args->message, "Handshake failed")) ++g_handshake_failures;
   Log(level, "grpc", {{"text", std::string(args->message)}});
 }
 
@@ -113,16 +116,26 @@ std::string FormatLine(LogFormat format, absl::string_view message, const std::v
   return line;
 }
 
+bool Logs(LogLevel level) { return Logger().should_log(ToSpdlog(level)); }
+
+std::int64_t HandshakeFailures() { return g_handshake_failures; }
+
 void Log(LogLevel level, absl::string_view message, const std::vector<LogField>& fields) {
-  const auto spdlog_level = ToSpdlog(level);
-  spdlog::logger& logger = Logger();
-  if (!logger.should_log(spdlog_level)) return;
+  if (!Logs(level)) return;
   // The line is an argument, never a format.
-  logger.log(spdlog_level, "{}", FormatLine(g_format, message, fields));
+  Logger().log(ToSpdlog(level), "{}", FormatLine(g_format, message, fields));
 }
 
 void LogRequest(const RequestRecord& record) {
-  std::vector<LogField> fields = {{"peer", record.peer},
+  // Health checks come every few seconds from many sides, and a call that was reset before its message came did
+  // nothing.
+  const bool quiet = (record.method == "Check" && record.status.ok()) ||
+                     (absl::IsCancelled(record.status) && record.request_bytes == 0 && record.shape.empty());
+  const LogLevel level = quiet ? LogLevel::kDebug : LogLevel::kInfo;
+  if (!Logs(level)) return;
+  std::vector<LogField> fields = {{"request_id", record.request_id},
+                                  {"peer", record.peer},
+                                  {"identity", record.identity},
                                   {"problem", record.shape},
                                   {"status", std::string(absl::StatusCodeToString(record.status.code()))},
                                   {"queue_ms", Milliseconds(record.queued)},
@@ -130,6 +143,7 @@ void LogRequest(const RequestRecord& record) {
                                   {"total_ms", Milliseconds(record.total)},
                                   {"request_bytes", record.request_bytes},
                                   {"reply_bytes", record.reply_bytes}};
+  if (!record.traceparent.empty()) fields.push_back({"traceparent", record.traceparent});
   if (record.memory_bytes > 0) {
     fields.insert(fields.end(), {{"memory_bytes", record.memory_bytes},
                                  {"worked_ms", Milliseconds(record.worked)},
@@ -141,7 +155,7 @@ void LogRequest(const RequestRecord& record) {
     fields.push_back({"given_back_ms", Milliseconds(record.given_back)});
   }
   if (!record.status.ok()) fields.push_back({"error", std::string(record.status.message())});
-  Log(LogLevel::kInfo, record.method, fields);
+  Log(level, record.method, fields);
 }
 
 }  // namespace attnd::server

@@ -29,10 +29,16 @@ void InitLog(LogFormat format, absl::string_view level);
 bool SetLogLevel(absl::string_view level);
 absl::string_view GetLogLevel();
 
+// Whether a line of this level is written now.
+bool Logs(LogLevel level);
+
 void Log(LogLevel level, absl::string_view message, const std::vector<LogField>& fields = {});
 
-// The one line of a request.
+// The one line of a request; at debug for health checks that went well and calls that were reset before they asked.
 void LogRequest(const RequestRecord& record);
+
+// TLS handshakes that failed: gRPC tells of them by its log alone.
+std::int64_t HandshakeFailures();
 
 // `text` on one line of printable ASCII: control bytes, quotes, backslashes and everything beyond ASCII are escaped.
 std::string EscapeText(absl::string_view text);

@@ -20,7 +20,9 @@ constexpr std::int64_t kFileBytesMax = 16 << 20;
 constexpr absl::Duration kPeriod = absl::Seconds(1);
 
 absl::StatusOr<std::string> ReadWhole(const std::string& path) {
-  const auto wrong = [&path](absl::string_view why) { return absl::InvalidArgumentError(absl::StrCat(path, ": ", why)); };
+  const auto wrong = [&path](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
+  };
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return wrong(std::strerror(errno));
   const absl::Cleanup close_it = [fd] { close(fd); };

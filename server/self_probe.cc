@@ -38,12 +38,13 @@ void SelfProbe::Stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    if (calling_ != nullptr) calling_->TryCancel();
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
 }
 
-bool SelfProbe::Reached() const {
+bool SelfProbe::Reached() {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -54,7 +55,17 @@ bool SelfProbe::Reached() const {
   context.set_wait_for_ready(false);
   context.AddMetadata("authorization", absl::StrCat("Bearer ", target_.token));
   grpc::health::v1::HealthCheckResponse response;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return true;
+    calling_ = &context;
+  }
   const grpc::Status status = stub->Check(&context, {}, &response);
+  {
+    const std::lock_guard lock(mutex_);
+    calling_ = nullptr;
+    if (stopping_) return true;
+  }
   if (!status.ok()) {
     Log(LogLevel::kWarning, "self-probe failed",
         {{"code", static_cast<std::int64_t>(status.error_code())}, {"error", status.error_message()}});

@@ -3,6 +3,7 @@
 // Thread rule: Start and Stop from one thread.
 #pragma once
 
+#include <grpcpp/client_context.h>
 #include <grpcpp/security/credentials.h>
 
 #include <condition_variable>
@@ -36,7 +37,7 @@ class SelfProbe {
 
  private:
   void Run();
-  bool Reached() const;
+  bool Reached();
 
   const ProbeTarget target_;
   const absl::Duration period_;
@@ -45,6 +46,7 @@ class SelfProbe {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
+  grpc::ClientContext* calling_ = nullptr;  // while a call is open
   std::thread thread_;
 };
 

@@ -2,9 +2,11 @@
 
 #include <grpcpp/grpcpp.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,11 +17,15 @@
 #include "core/attention.h"
 #include "core/buffer_pool.h"
 #include "server/acceptor.h"
+#include "server/access.h"
 #include "server/admin.h"
 #include "server/engine.h"
 #include "server/gate.h"
 #include "server/health.h"
 #include "server/log.h"
+#include "server/reloaded_files.h"
+#include "server/self_probe.h"
+#include "server/tls.h"
 
 namespace attnd::server {
 namespace {
@@ -36,7 +42,8 @@ void Configure(const ServerConfig& config, grpc::ServerBuilder& builder) {
   quota.Resize(static_cast<std::size_t>(GrpcMemoryBytes(config)));
   builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(config.streams_max));
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(config.handshake_ms));
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(config.metadata_bytes_max));
   // A peer that has sent nothing for three quarters of peer_silence_ms is pinged, and has the rest to answer. It may
   // itself ping as often as every 10 s.
   const int ping_timeout_ms = static_cast<int>(config.peer_silence_ms / 4);
@@ -44,7 +51,9 @@ void Configure(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ping_timeout_ms);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 3600000);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, static_cast<int>(config.connection_idle_ms));
+  // Callers come back, perhaps to another server; calls and streams that are open end as they would.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, static_cast<int>(config.connection_age_ms));
 }
 
 // "127.0.0.1:0" with the port that was chosen.
@@ -65,15 +74,76 @@ absl::Status WritePortFile(absl::string_view flag, const std::string& path, int 
 }  // namespace
 
 struct Server::Parts {
-  explicit Parts(const ServerConfig& config) : engine(config), gate(engine, access, health, /*tls=*/false), acceptor(engine) {}
+  explicit Parts(const ServerConfig& config)
+      : engine(config), gate(engine, access, health, !config.tls_certificate.empty()), acceptor(engine) {}
+  // Reads the auth file and the certificates, and again whenever they change.
+  absl::Status LoadFiles();
+  // Calls `address` as a client would, from now on.
+  void StartSelfProbe(const std::string& address);
+
   Engine engine;
   Access access;
+  Tls tls;
+  std::optional<OwnCertificate> own_certificate;  // with mutual TLS
+  std::string own_token;
+  std::vector<std::shared_ptr<ReloadedFiles>> files;
   Health health;
   Gate gate;
   std::unique_ptr<grpc::Server> grpc_server;
   Acceptor acceptor;             // ends before what it hands connections to
   std::unique_ptr<Admin> admin;  // null: none
+  std::unique_ptr<SelfProbe> self_probe;
 };
+
+absl::Status Server::Parts::LoadFiles() {
+  const ServerConfig& config = engine.config;
+  if (!config.auth_file.empty()) {
+    files.push_back(std::make_shared<ReloadedFiles>(
+        "auth file", std::vector<std::string>{config.auth_file},
+        [this](const std::vector<std::string>& contents) {
+          absl::StatusOr<AuthRules> rules = ParseAuth(contents[0]);
+          if (rules.ok()) access.Replace(*std::move(rules));
+          return rules.status();
+        },
+        [this](bool ok) { engine.metrics.AuthReload(ok); }));
+    if (absl::Status status = files.back()->Load(); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--auth_file: ", status.message()));
+    }
+  }
+  if (!config.tls_certificate.empty()) {
+    std::vector<std::string> paths = {config.tls_key, config.tls_certificate};
+    if (!config.tls_client_ca.empty()) {
+      paths.push_back(config.tls_client_ca);
+      absl::StatusOr<OwnCertificate> own = MakeOwnCertificate();
+      if (!own.ok()) return own.status();
+      own_certificate = *std::move(own);
+    }
+    files.push_back(std::make_shared<ReloadedFiles>(
+        "certificates", std::move(paths),
+        [this](const std::vector<std::string>& contents) {
+          if (contents.size() < 3) return tls.Set({contents[0], contents[1]}, "");
+          if (absl::Status status = CheckAuthorities(contents[2]); !status.ok()) return status;
+          return tls.Set({contents[0], contents[1]}, absl::StrCat(contents[2], "\n", own_certificate->authority));
+        },
+        [this](bool ok) { engine.metrics.TlsReload(ok); }));
+    if (absl::Status status = files.back()->Load(); !status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--tls_certificate, --tls_key, --tls_client_ca: ", status.message()));
+    }
+  }
+  for (const std::shared_ptr<ReloadedFiles>& watched : files) engine.watch.Add(watched);
+  return absl::OkStatus();
+}
+
+void Server::Parts::StartSelfProbe(const std::string& address) {
+  ProbeTarget target{ReachableAddress(address), grpc::InsecureChannelCredentials(), own_token};
+  if (!engine.config.tls_certificate.empty() && !absl::StartsWith(address, "unix:")) {
+    target.credentials = OwnChannelCredentials(own_certificate.has_value() ? own_certificate->pair : CertificatePair());
+  }
+  self_probe = std::make_unique<SelfProbe>(
+      std::move(target), absl::Milliseconds(engine.config.self_probe_ms), [this] { return acceptor.turned_away(); },
+      [] { _exit(1); });
+}
 
 Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Server::~Server() = default;
@@ -81,6 +151,10 @@ Server::~Server() = default;
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& asked) {
   const ServerConfig config = Resolve(asked);
   auto parts = std::make_unique<Parts>(config);
+  if (absl::Status status = parts->LoadFiles(); !status.ok()) return status;
+  parts->own_token = NewSecret();
+  parts->access.Add(
+      {"attnd/self-probe", Policy{.methods = {"grpc.health.v1.Health/Check"}}, {DigestOf(parts->own_token)}, {}});
   grpc::EnableDefaultHealthCheckService(false);
   grpc::ServerBuilder builder;
   Configure(config, builder);
@@ -97,12 +171,18 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& asked)
     if (!admin.ok()) return admin.status();
     parts->admin = *std::move(admin);
   }
-  auto to_grpc = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+  // The permissions of a Unix socket's file are its door: TLS is for what comes by a network.
+  const auto add = [&builder](std::shared_ptr<grpc::ServerCredentials> credentials) {
+    return builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, std::move(credentials));
+  };
+  auto from_unix = add(grpc::InsecureServerCredentials());
+  auto from_tcp =
+      add(config.tls_certificate.empty() ? grpc::InsecureServerCredentials() : parts->tls.ServerCredentials());
   builder.RegisterCallbackGenericService(&parts->gate);
   parts->grpc_server = builder.BuildAndStart();
   if (parts->grpc_server == nullptr) return absl::UnavailableError("gRPC did not start");
-  parts->acceptor.Start(std::move(to_grpc));
+  parts->acceptor.Start(std::move(from_tcp), std::move(from_unix));
   int first_port = 0;
   std::vector<std::string> addresses;
   for (std::size_t i = 0; i < ports.size(); ++i) {
@@ -122,6 +202,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& asked)
   absl::Status written = WritePortFile("admin_port_file", config.admin_port_file, admin_port);
   written.Update(WritePortFile("port_file", config.port_file, first_port));
   if (!written.ok()) return written;
+  if (config.self_probe_ms > 0) parts->StartSelfProbe(addresses[0]);
   return std::unique_ptr<Server>(new Server(std::move(parts)));
 }
 
@@ -133,6 +214,7 @@ void Server::Drain() {
   engine.lifecycle.BeginDrain();
   parts_->health.BeginDrain();
   engine.watch.TickSoon();
+  parts_->self_probe.reset();
   const bool idle = engine.lifecycle.AwaitIdle(absl::Now() + limit);
   if (!idle) Log(LogLevel::kWarning, "drain_ms passed: cancelling what is left");
   // With nothing at work only answers on their way are waited for; else everything left is cancelled at once.

@@ -1,5 +1,6 @@
 #include "server/tls.h"
 
+#include <fcntl.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
@@ -11,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -65,8 +67,8 @@ std::string CertificatePem(const Certificate& certificate) {
 }
 
 // Of `subject`, signed by `issuer` with its key; for ten years, since it dies with the process.
-Certificate Sign(const char* subject, const Key& key, const X509* issuer, const Key& issuer_key, const char* constraints,
-                 const char* names) {
+Certificate Sign(const char* subject, const Key& key, const X509* issuer, const Key& issuer_key,
+                 const char* constraints, const char* names) {
   Certificate certificate(X509_new(), X509_free);
   X509_set_version(certificate.get(), X509_VERSION_3);
   ASN1_INTEGER_set(X509_get_serialNumber(certificate.get()), issuer == nullptr ? 1 : 2);
@@ -165,8 +167,8 @@ absl::Status Tls::Show(const std::string& contents, int& fd) {
 std::shared_ptr<grpc::ServerCredentials> Tls::ServerCredentials() const {
   namespace tls = grpc::experimental;
   const auto path = [](int fd) { return fd < 0 ? std::string() : absl::StrCat("/proc/self/fd/", fd); };
-  const auto provider = std::make_shared<tls::FileWatcherCertificateProvider>(
-      path(pair_fd_), path(pair_fd_), path(authorities_fd_), kRefreshSeconds);
+  const auto provider = std::make_shared<tls::FileWatcherCertificateProvider>(path(pair_fd_), path(pair_fd_),
+                                                                              path(authorities_fd_), kRefreshSeconds);
   tls::TlsServerCredentialsOptions options(provider);
   options.watch_identity_key_cert_pairs();
   if (authorities_fd_ >= 0) {
@@ -184,9 +186,11 @@ std::shared_ptr<grpc::ChannelCredentials> OwnChannelCredentials(const Certificat
   options.set_verify_server_certs(false);
   options.set_check_call_host(false);
   options.set_certificate_verifier(std::make_shared<tls::NoOpCertificateVerifier>());
-  options.set_certificate_provider(std::make_shared<tls::StaticDataCertificateProvider>(
-      std::vector<tls::IdentityKeyCertPair>{{pair.key, pair.chain}}));
-  options.watch_identity_key_cert_pairs();
+  if (!pair.key.empty()) {
+    options.set_certificate_provider(std::make_shared<tls::StaticDataCertificateProvider>(
+        std::vector<tls::IdentityKeyCertPair>{{pair.key, pair.chain}}));
+    options.watch_identity_key_cert_pairs();
+  }
   return tls::TlsCredentials(options);
 }
 

@@ -41,8 +41,8 @@ class Tls {
   Tls(const Tls&) = delete;
   Tls& operator=(const Tls&) = delete;
 
-  // `client_authorities`: PEM of those whose clients are let in; empty: clients need no certificate. INVALID_ARGUMENT as
-  // above, and then nothing changes.
+  // `client_authorities`: PEM of those whose clients are let in; empty: clients need no certificate. INVALID_ARGUMENT
+  // as above, and then nothing changes.
   absl::Status Set(const CertificatePair& pair, const std::string& client_authorities);
 
   // After the first Set.
@@ -55,8 +55,8 @@ class Tls {
   std::int64_t shown_ = 0;
 };
 
-// What the self-probe calls its own server with: the certificate is not asked for its name, since the call must not
-// leave this machine.
+// What the self-probe calls its own server with, as the owner of `pair` if it is not empty: the certificate is not
+// asked for its name, since the call must not leave this machine.
 std::shared_ptr<grpc::ChannelCredentials> OwnChannelCredentials(const CertificatePair& pair);
 
 }  // namespace attnd::server
