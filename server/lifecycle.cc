@@ -26,6 +26,7 @@ absl::Status Draining() { return absl::UnavailableError("draining: this server i
 
 absl::StatusOr<Lifecycle::Work> Lifecycle::Enter() {
   const std::lock_guard lock(mutex_);
+  last_asked_ = absl::Now();
   if (draining_) return Draining();
   ++at_work_;
   return Work(this, [this](const void*) {
@@ -49,6 +50,14 @@ bool Lifecycle::AwaitIdle(absl::Time until) {
   // Bounded steps: a clock that jumps must not hold the drain.
   while (at_work_ > 0 && absl::Now() < until) idle_.wait_for(lock, std::chrono::milliseconds(20));
   return at_work_ == 0;
+}
+
+void Lifecycle::AwaitQuiet(absl::Duration quiet, absl::Time until) {
+  const auto noisy = [&] {
+    const std::lock_guard lock(mutex_);
+    return absl::Now() - last_asked_ < quiet;
+  };
+  while (noisy() && absl::Now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 void BlockSignals() {

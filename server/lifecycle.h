@@ -26,12 +26,15 @@ class Lifecycle {
   void BeginDrain();
   // True when nobody is at work any more, false when `until` came first.
   bool AwaitIdle(absl::Time until);
+  // Returns when for `quiet` no work has asked to enter, in vain or not, or when `until` came.
+  void AwaitQuiet(absl::Duration quiet, absl::Time until);
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable idle_;
   bool draining_ = false;
   std::int64_t at_work_ = 0;
+  absl::Time last_asked_ = absl::InfinitePast();
 };
 
 // What a refused caller is told during a drain.

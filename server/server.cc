@@ -56,6 +56,10 @@ void Configure(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, static_cast<int>(config.connection_age_ms));
 }
 
+// A drain: how long no call may have come before gRPC is shut down, and how long at most that is waited for. Balancers
+// notice within 2 or 3 s.
+constexpr absl::Duration kQuiet = absl::Milliseconds(300), kTellMax = absl::Seconds(5);
+
 // "127.0.0.1:0" with the port that was chosen.
 std::string BoundAddress(const std::string& address, int port) {
   if (absl::StartsWith(address, "unix:")) return address;
@@ -215,8 +219,12 @@ void Server::Drain() {
   parts_->health.BeginDrain();
   engine.watch.TickSoon();
   parts_->self_probe.reset();
-  const bool idle = engine.lifecycle.AwaitIdle(absl::Now() + limit);
+  const absl::Time end = absl::Now() + limit;
+  const bool idle = engine.lifecycle.AwaitIdle(end);
   if (!idle) Log(LogLevel::kWarning, "drain_ms passed: cancelling what is left");
+  // gRPC ends a call that arrives in the instant of its shutdown with CANCELLED, which may mean anything. So callers who
+  // still come are told that this server drains, and may go elsewhere, until a balancer has noticed and sends no more.
+  engine.lifecycle.AwaitQuiet(kQuiet, std::min(end, absl::Now() + kTellMax));
   // With nothing at work only answers on their way are waited for; else everything left is cancelled at once.
   const absl::Duration grace = idle ? absl::Milliseconds(500) : absl::ZeroDuration();
   parts_->acceptor.Stop();

@@ -33,6 +33,17 @@ TEST(LifecycleTest, AnIdleServerDrainsAtOnce) {
   EXPECT_TRUE(lifecycle.AwaitIdle(absl::Now()));
 }
 
+TEST(LifecycleTest, ItIsQuietWhenNobodyAsksAnyMore) {
+  Lifecycle lifecycle;
+  lifecycle.AwaitQuiet(absl::Hours(1), absl::InfiniteFuture());  // nobody ever asked
+  lifecycle.BeginDrain();
+  EXPECT_FALSE(lifecycle.Enter().ok());
+  const absl::Time refused = absl::Now();
+  lifecycle.AwaitQuiet(absl::Milliseconds(200), absl::InfiniteFuture());
+  EXPECT_GE(absl::Now() - refused, absl::Milliseconds(190));
+  lifecycle.AwaitQuiet(absl::Hours(1), absl::Now());  // noise does not hold it for ever
+}
+
 class CountingCall : public Watched {
  public:
   explicit CountingCall(std::atomic<int>& ticks) : ticks_(ticks) {}
