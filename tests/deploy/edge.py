@@ -1,0 +1,278 @@
+"""The real Envoy with deploy/envoy's own configuration, in front of servers on the loopback.
+
+Only places change: addresses, ports, folders of certificates, and servers as fixed addresses instead of a name. Limits,
+retries, balancing, health checks and ejection are those that are deployed.
+"""
+
+import collections
+import contextlib
+import json
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import threading
+import urllib.request
+import uuid
+
+import grpc
+import yaml
+
+import wire
+from aftermath import random_request
+from attnd.v1 import attention_pb2_grpc
+from attnd_server import CALL_SECONDS_MAX, MESSAGE_BYTES_MAX, ROOT, AttndServer, eventually
+
+CONFIG = ROOT / "deploy" / "envoy"
+NAME = "edge.example"  # in the edge's certificate
+
+
+def envoy_binary():
+    (found,) = (ROOT / "build" / "venv" / "lib").glob("python3*/site-packages/envoy/_bin/envoy")
+    return found
+
+
+def openssl(*arguments):
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+
+
+class Authority:
+    """A certificate authority of the test's own; its certificate is `path`."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.path, self._key = folder / "ca.crt", folder / "ca.key"
+        key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", self._key)
+        openssl("req", "-x509", *key, "-out", self.path, "-days", 2, "-subj", "/CN=authority of a test")
+
+    def issue(self, folder, name):
+        """tls.crt and tls.key for `name`, with the authority's ca.crt beside them."""
+        folder.mkdir(parents=True)
+        request, extra = folder / "request", folder / "extensions"
+        extra.write_text(f"subjectAltName=DNS:{name}\nextendedKeyUsage=serverAuth,clientAuth\n")
+        key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", folder / "tls.key")
+        openssl("req", *key, "-out", request, "-subj", f"/CN={name}")
+        by = ("-CA", self.path, "-CAkey", self._key, "-CAcreateserial", "-extfile", extra)
+        openssl("x509", "-req", "-in", request, *by, "-days", 2, "-out", folder / "tls.crt")
+        shutil.copy(self.path, folder / "ca.crt")
+
+
+class Edge:
+    """One Envoy; stopped at the end of a `with`."""
+
+    def __init__(self, ports):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="attnd-edge-"))
+        self._channels = []
+        self.authority = Authority(self.folder)
+        self.authority.issue(self.folder / "first", NAME)
+        (self.folder / "tls").symlink_to("first")
+        for file in CONFIG.glob("*.yaml"):
+            moved = file.read_text().replace("/etc/envoy/", f"{self.folder}/")
+            (self.folder / file.name).write_text(moved)
+        config = self.folder / "envoy.yaml"
+        config.write_text(yaml.safe_dump(self._placed(yaml.safe_load(config.read_text()), ports)))
+        self._admin_file, self.log_path = self.folder / "admin", self.folder / "log"
+        with open(self.folder / "access", "wb") as access, open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(
+                [envoy_binary(), "-c", config, "--admin-address-path", self._admin_file]
+                + ["--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"]
+                # The access log is written out as soon as there is a line.
+                + ["--file-flush-interval-msec", "20", "--drain-time-s", "1", "--parent-shutdown-time-s", "2"],
+                stdin=subprocess.DEVNULL,
+                stdout=access,
+                stderr=log,
+            )
+        try:
+            self.port = eventually("Envoy listens", self._listening)
+            self.address = f"127.0.0.1:{self.port}"
+            eventually("every server is healthy", lambda: len(self.healthy()) == len(ports))
+        except BaseException:
+            self.stop()
+            print(self.log_path.read_text())
+            raise
+
+    @staticmethod
+    def _placed(config, ports):
+        config["admin"]["address"]["socket_address"]["port_value"] = 0
+        (listener,) = config["static_resources"]["listeners"]
+        listener["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": 0}
+        (cluster,) = config["static_resources"]["clusters"]
+        cluster["type"] = "STATIC"
+        (group,) = cluster["load_assignment"]["endpoints"]
+        group["lb_endpoints"] = [
+            {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}}
+            for port in ports
+        ]
+        del cluster["transport_socket"]
+        return config
+
+    def admin(self, path):
+        address = self._admin_file.read_text()
+        with urllib.request.urlopen(f"http://{address}/{path}", timeout=CALL_SECONDS_MAX) as reply:
+            return reply.read().decode()
+
+    def _listening(self):
+        if self.process.poll() is not None:
+            raise RuntimeError(f"Envoy ended with {self.process.returncode}:\n{self.log_path.read_text()}")
+        if not self._admin_file.exists():
+            return None
+        with contextlib.suppress(OSError):
+            statuses = json.loads(self.admin("listeners?format=json")).get("listener_statuses", [])
+            return statuses[0]["local_address"]["socket_address"]["port_value"] if statuses else None
+        return None
+
+    def hosts(self):
+        """Port -> (why it gets no calls, its counters)."""
+        (cluster,) = json.loads(self.admin("clusters?format=json"))["cluster_statuses"]
+        found = {}
+        for host in cluster["host_statuses"]:
+            health = dict(host["health_status"])
+            health.pop("eds_health_status", None)
+            counters = {each["name"]: int(each.get("value", 0)) for each in host["stats"]}
+            found[host["address"]["socket_address"]["port_value"]] = (health, counters)
+        return found
+
+    def healthy(self):
+        return {port for port, (health, _) in self.hosts().items() if not any(health.values())}
+
+    def counter(self, name):
+        return int(self.admin(f"stats?filter=^{name}$").split(":")[1])
+
+    def access_log(self):
+        """Whole lines, in the order in which calls ended."""
+        lines = (self.folder / "access").read_text().split("\n")[:-1]
+        return [json.loads(line) for line in lines]
+
+    def ended(self, request_ids):
+        """The access log's line of each of these calls; waits until each has one."""
+        wanted = set(request_ids)
+
+        def lines():
+            found = {line["request_id"]: line for line in self.access_log() if line["request_id"] in wanted}
+            return found if len(found) == len(wanted) else None
+
+        return eventually("each call is in the access log", lines) if wanted else {}
+
+    def channel(self, *options, root=None):
+        channel = grpc.secure_channel(
+            self.address,
+            grpc.ssl_channel_credentials((root or self.authority.path).read_bytes()),
+            options=[
+                ("grpc.ssl_target_name_override", NAME),
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.enable_retries", 0),  # what Envoy does is looked at
+                *options,
+            ],
+        )
+        self._channels.append(channel)
+        return channel
+
+    def stub(self, *options):
+        return attention_pb2_grpc.AttentionServiceStub(self.channel(*options))
+
+    def stop(self):
+        for channel in self._channels:
+            channel.close()
+        self.process.terminate()
+        try:
+            self.process.wait(CALL_SECONDS_MAX)
+        finally:
+            self.process.kill()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.stop()
+        if kind is not None:
+            print(f"Envoy's log:\n{self.log_path.read_text()[-8000:]}")
+            print("\n".join(str(line) for line in self.access_log()[-40:]))
+        else:
+            assert self.process.returncode == 0, self.log_path.read_text()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Named:
+    """A stub whose every call carries this metadata."""
+
+    def __init__(self, stub, **metadata):
+        self._stub, self._metadata = stub, [(key.replace("_", "-"), value) for key, value in metadata.items()]
+
+    def __getattr__(self, method):
+        call = getattr(self._stub, method)
+        return lambda *arguments, **named: call(*arguments, metadata=self._metadata, **named)
+
+
+@contextlib.contextmanager
+def servers_with_an_edge(count=3):
+    """([servers], edge), the servers as deployed behind one: its few connections are all that they see.
+
+    A test may end servers; one that it kills it takes from the list.
+    """
+    with contextlib.ExitStack() as started:
+        servers = [started.enter_context(AttndServer(*SERVER_FLAGS)) for _ in range(count)]
+        started.pop_all()
+    with contextlib.ExitStack() as running:
+        running.push(lambda *failure: _end(servers, failure))
+        yield servers, running.enter_context(Edge([server.port for server in servers]))
+
+
+def _end(servers, failure):
+    for server in servers:
+        server.__exit__(*failure)
+
+
+SERVER_FLAGS = ("--threads=1", "--connection_percent_max=100")
+
+
+class Load:
+    """Callers who ask again as soon as they are answered, each with one call at a time on a connection of its own."""
+
+    def __init__(self, edge, unary=4, streams=2):
+        self._edge, self._stop = edge, threading.Event()
+        self._request = random_request(2, 40, 16)
+        self._expected = wire.attend(edge.stub(), self._request).raw
+        self.calls = collections.deque()  # (request id, "good" or what else came)
+        kinds = [wire.attend] * unary + [wire.attend_stream] * streams
+        self._threads = [threading.Thread(target=self._work, args=(kind,)) for kind in kinds]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, kind):
+        stub = self._edge.stub()
+        while not self._stop.is_set():
+            name = str(uuid.uuid4())
+            try:
+                raw = kind(Named(stub, x_request_id=name), self._request).raw
+                outcome = "good" if raw == self._expected else "wrong bytes"
+            except grpc.RpcError as failed:
+                outcome = f"{kind.__name__}: {failed.code().name}: {failed.details()}"
+            except wire.ProblemFailed as failed:
+                outcome = f"{kind.__name__}: {failed.code.name}: {failed.text}"
+            self.calls.append((name, outcome))
+
+    def goes_on(self, calls=60):
+        """Waits until so many more calls have ended."""
+        wanted = len(self.calls) + calls
+        eventually(f"{calls} more calls end", lambda: len(self.calls) >= wanted)
+
+    def end(self):
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(CALL_SECONDS_MAX)
+            assert not thread.is_alive()
+
+    def bad(self):
+        return {name: outcome for name, outcome in list(self.calls) if outcome != "good"}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+
+__all__ = ["Authority", "Edge", "Load", "Named", "SERVER_FLAGS", "servers_with_an_edge"]
