@@ -57,6 +57,19 @@ class Authority:
         shutil.copy(self.path, folder / "ca.crt")
 
 
+def mounted_secret(folder, write):
+    """What `write` puts into a folder of its own, seen in `folder` as Kubernetes shows a secret; anew by one rename."""
+    folder.mkdir(exist_ok=True)
+    version = folder / f"..{len(list(folder.iterdir()))}"
+    write(version)
+    for file in version.iterdir():
+        if not (folder / file.name).is_symlink():
+            (folder / file.name).symlink_to(f"..data/{file.name}")
+    fresh = folder / "..fresh"
+    fresh.symlink_to(version.name)
+    fresh.rename(folder / "..data")
+
+
 class Edge:
     """One Envoy; stopped at the end of a `with`."""
 
@@ -64,8 +77,7 @@ class Edge:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="attnd-edge-"))
         self._channels = []
         self.authority = Authority(self.folder)
-        self.authority.issue(self.folder / "first", NAME)
-        (self.folder / "tls").symlink_to("first")
+        mounted_secret(self.folder / "tls", lambda folder: self.authority.issue(folder, NAME))
         for file in CONFIG.glob("*.yaml"):
             moved = file.read_text().replace("/etc/envoy/", f"{self.folder}/")
             (self.folder / file.name).write_text(moved)
@@ -97,6 +109,7 @@ class Edge:
         (listener,) = config["static_resources"]["listeners"]
         listener["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": 0}
         (cluster,) = config["static_resources"]["clusters"]
+        del cluster["cluster_type"]
         cluster["type"] = "STATIC"
         (group,) = cluster["load_assignment"]["endpoints"]
         group["lb_endpoints"] = [
