@@ -79,6 +79,7 @@ Access::Access(std::optional<AuthRules> rules) : open_(!rules.has_value()) {
 void Access::Replace(AuthRules rules) {
   const std::lock_guard lock(mutex_);
   rules_ = std::make_shared<const AuthRules>(std::move(rules));
+  open_ = false;
   // Who left and has nothing in flight is forgotten.
   std::erase_if(standings_, [](const auto& entry) { return entry.second.use_count() == 1; });
   ++version_;

@@ -22,6 +22,7 @@ import wire
 from aftermath import random_request
 from attnd.v1 import attention_pb2_grpc
 from attnd_server import CALL_SECONDS_MAX, MESSAGE_BYTES_MAX, ROOT, AttndServer, eventually
+from certificates import Authority
 
 CONFIG = ROOT / "deploy" / "envoy"
 NAME = "edge.example"  # in the edge's certificate
@@ -30,31 +31,6 @@ NAME = "edge.example"  # in the edge's certificate
 def envoy_binary():
     (found,) = (ROOT / "build" / "venv" / "lib").glob("python3*/site-packages/envoy/_bin/envoy")
     return found
-
-
-def openssl(*arguments):
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
-
-
-class Authority:
-    """A certificate authority of the test's own; its certificate is `path`."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.path, self._key = folder / "ca.crt", folder / "ca.key"
-        key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", self._key)
-        openssl("req", "-x509", *key, "-out", self.path, "-days", 2, "-subj", "/CN=authority of a test")
-
-    def issue(self, folder, name):
-        """tls.crt and tls.key for `name`, with the authority's ca.crt beside them."""
-        folder.mkdir(parents=True)
-        request, extra = folder / "request", folder / "extensions"
-        extra.write_text(f"subjectAltName=DNS:{name}\nextendedKeyUsage=serverAuth,clientAuth\n")
-        key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", folder / "tls.key")
-        openssl("req", *key, "-out", request, "-subj", f"/CN={name}")
-        by = ("-CA", self.path, "-CAkey", self._key, "-CAcreateserial", "-extfile", extra)
-        openssl("x509", "-req", "-in", request, *by, "-days", 2, "-out", folder / "tls.crt")
-        shutil.copy(self.path, folder / "ca.crt")
 
 
 def mounted_secret(folder, write):
@@ -288,4 +264,4 @@ class Load:
         self.end()
 
 
-__all__ = ["Authority", "Edge", "Load", "Named", "SERVER_FLAGS", "servers_with_an_edge"]
+__all__ = ["Edge", "Load", "Named", "SERVER_FLAGS", "servers_with_an_edge"]

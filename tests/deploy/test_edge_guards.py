@@ -10,7 +10,8 @@ import pytest
 from attnd.v1 import attention_pb2 as pb
 from attnd.v1 import attention_pb2_grpc
 from attnd_server import CALL_SECONDS_MAX, AttndServer, eventually
-from edge import CONFIG, NAME, SERVER_FLAGS, Authority, Edge, envoy_binary, mounted_secret, openssl
+from certificates import Authority, openssl
+from edge import CONFIG, NAME, SERVER_FLAGS, Edge, envoy_binary, mounted_secret
 
 
 @pytest.fixture(scope="module")

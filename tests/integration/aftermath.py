@@ -20,7 +20,13 @@ def long_request(rows=4096):
 
 
 def good_call(server):
-    """The lesson's three tokens, on a connection of its own."""
+    """good_answer on a connection of its own."""
+    with server.channel() as channel:
+        good_answer(type(server.stub())(channel))
+
+
+def good_answer(stub):
+    """The lesson's three tokens, by either call."""
     q, k, v = (
         np.array(t).reshape(1, 1, -1, 4)
         for t in (
@@ -29,12 +35,10 @@ def good_call(server):
             [[0.9, 0.1, 0.7, 0.8], [0.1, 0.9, 0.2, 0.1], [0.3, 0.3, 0.5, 0.2]],
         )
     )
-    with server.channel() as channel:
-        stub = type(server.stub())(channel)
-        answer = wire.attend(stub, wire.request(q, k, v))
-        assert np.round(answer["output"].ravel().astype(float), 4).tolist() == [0.6151, 0.2941, 0.5616, 0.5337]
-        streamed = wire.attend_stream(stub, wire.request(q, k, v))
-        assert streamed.raw == answer.raw
+    answer = wire.attend(stub, wire.request(q, k, v))
+    assert np.round(answer["output"].ravel().astype(float), 4).tolist() == [0.6151, 0.2941, 0.5616, 0.5337]
+    streamed = wire.attend_stream(stub, wire.request(q, k, v))
+    assert streamed.raw == answer.raw
 
 
 def memory_reserved(server):

@@ -33,6 +33,15 @@ TEST(AccessTest, WithoutRulesEveryoneMayDoEverything) {
   EXPECT_EQ(known->identity_class(), IdentityClass::kCertificate);
 }
 
+TEST(AccessTest, RulesThatComeLaterCloseWhatWasOpen) {
+  Access access;
+  AuthRules rules;
+  rules.anonymous = Policy();
+  access.Replace(rules);
+  EXPECT_TRUE(absl::IsUnauthenticated(access.Identify(Token("any"), kAttend).status()));
+  EXPECT_EQ(access.Identify({std::nullopt, {"spiffe://a/b"}}, kAttend)->name(), "");
+}
+
 TEST(AccessTest, TokensAndCertificatesAreSomebodys) {
   AuthRules rules;
   rules.identities = {Rule("one", "t1"), Rule("two", "t2")};
