@@ -3,6 +3,8 @@
 import resource
 import socket
 
+import grpc
+
 from aftermath import good_call, leaves_nothing
 from attnd_server import AttndServer, eventually
 
@@ -52,3 +54,22 @@ def test_out_of_descriptors_is_not_the_end():
             peer.close()
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, before)
         eventually("calls work again", lambda: good_call(server) is None)
+
+
+def test_the_self_probe_tells_a_crowd_from_an_end():
+    """At connections_max its own connections are turned away like others', and the server lives."""
+    with AttndServer("--connections_max=2", "--self_probe_ms=20") as server:
+        crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(4)]
+        eventually("the probe is turned away", lambda: server.log().count("self-probe failed") > 6)
+        for peer in crowd:
+            peer.close()
+        eventually("there is room again", lambda: _answers(server))
+        good_call(server)
+
+
+def _answers(server):
+    try:
+        good_call(server)
+        return True
+    except grpc.RpcError:
+        return False

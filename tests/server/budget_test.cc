@@ -13,10 +13,10 @@ namespace {
 
 constexpr BudgetLimits kLimits = {.bytes = 1000, .queue_problems = 8, .queue_bytes = 600, .connection_percent = 50};
 
-// Refused now, in words that name the flag, with an invitation to come again.
-void ExpectNotNow(const absl::Status& status, const std::string& flag) {
+// Refused now, in these words (the flag's name among them), with an invitation to come again.
+void ExpectNotNow(const absl::Status& status, const std::string& words) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_NE(status.message().find("(" + flag + ")"), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find(words), absl::string_view::npos) << status;
   EXPECT_NE(status.message().find("retry after"), absl::string_view::npos) << status;
 }
 
@@ -48,6 +48,36 @@ TEST(BudgetTest, WhatIsNotFreeNowInvitesToRetryAndWhatNeverIsDoesNot) {
   EXPECT_EQ(never, budget.CheckEver("bytes of memory", 1001));
   all.ShrinkTo(0);
   EXPECT_TRUE(more.GrowTo("bytes of memory", 1).ok());
+}
+
+TEST(BudgetTest, OverloadComesInSteps) {
+  Budget budget({.bytes = 6400, .queue_problems = 100, .queue_bytes = 6400, .connection_percent = 100});
+  const auto grows = [&budget](std::int64_t bytes) {
+    Reservation reservation(budget.AccountOf("other"));
+    return reservation.GrowTo("bytes of memory", bytes);
+  };
+  Reservation held(budget.AccountOf("holder"));
+  ASSERT_TRUE(held.GrowTo("bytes of memory", 5439).ok());  // just below 85 percent of 64 parts of 100
+  EXPECT_TRUE(grows(961).ok());
+  ASSERT_TRUE(held.GrowTo("bytes of memory", 5440).ok());  // 85 percent: what is large, more than a 64th, is refused
+  ExpectNotNow(grows(101), "overload: bytes of memory: 101 needed while others hold 85 % of 6400; smaller problems");
+  EXPECT_TRUE(grows(100).ok());
+  ASSERT_TRUE(held.GrowTo("bytes of memory", 6080).ok());  // 95 percent: all that is new is
+  ExpectNotNow(grows(1), "overload: bytes of memory: 1 needed while others hold 95 % of 6400 (memory_bytes_max)");
+  // What holds the memory itself may go on.
+  EXPECT_TRUE(held.GrowTo("bytes of memory", 6400).ok());
+}
+
+TEST(BudgetTest, AnIdentityHasALimitOfItsOwn) {
+  Budget budget(kLimits);
+  Reservation one(budget.AccountOf("identity:a", 300)), two(budget.AccountOf("identity:a", 300));
+  EXPECT_TRUE(one.GrowTo("bytes of memory", 200).ok());
+  ExpectNotNow(two.GrowTo("bytes of memory", 101),
+               "bytes of memory, of this identity: 101 more needed, 200 of 300 taken now (bytes_in_flight_max)");
+  EXPECT_TRUE(two.GrowTo("bytes of memory", 100).ok());
+  two.ShrinkTo(0);
+  const std::shared_ptr<Account> raised = budget.AccountOf("identity:a", 400);  // by a new auth file
+  EXPECT_TRUE(two.GrowTo("bytes of memory", 101).ok());
 }
 
 TEST(BudgetTest, OneConnectionKeepsNoOtherFromItsMemory) {

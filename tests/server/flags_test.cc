@@ -60,6 +60,33 @@ TEST(FlagsTest, Addresses) {
   }
 }
 
+TEST(FlagsTest, BeyondThisMachineOnlyWithTlsOrExplicitly) {
+  for (const char* local : {"127.0.0.1:1", "127.8.9.10:1", "localhost:1", "[::1]:1", "unix:/run/attnd.sock"}) {
+    ServerConfig config;
+    config.listen = {local};
+    EXPECT_TRUE(CheckConfig(config).ok()) << local;
+  }
+  for (const char* open : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "attnd.example:1", "128.0.0.1:1"}) {
+    ServerConfig config;
+    config.listen = {"127.0.0.1:1", open};
+    EXPECT_EQ(std::string(CheckConfig(config).message()),
+              std::string("--listen: \"") + open +
+                  "\" is reached from beyond this machine, expected --tls_certificate and --tls_key, or --insecure");
+    config.insecure = true;
+    EXPECT_TRUE(CheckConfig(config).ok());
+    config.insecure = false;
+    config.tls_certificate = "tls.crt";
+    EXPECT_EQ(std::string(CheckConfig(config).message()),
+              "--tls_certificate, --tls_key: one of them is empty, expected both or none");
+    config.tls_key = "tls.key";
+    EXPECT_TRUE(CheckConfig(config).ok());
+  }
+  ServerConfig config;
+  config.tls_client_ca = "ca.crt";
+  EXPECT_EQ(std::string(CheckConfig(config).message()),
+            "--tls_client_ca: expected with --tls_certificate and --tls_key only");
+}
+
 TEST(FlagsTest, TheTableIsWhatInfoReports) {
   ServerConfig config;
   config.block_bytes = 4097;
