@@ -5,6 +5,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -91,6 +92,12 @@ std::vector<FlagValue> NumberFlags(const ServerConfig& config) {
 absl::StatusOr<ServerConfig> ParseFlags(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "attnd: exact attention over gRPC.\n\n  attnd --listen=127.0.0.1:50051,unix:/run/attnd.sock");
+  absl::FlagsUsageConfig usage;
+  // All of ours stand in this file; those of libraries are shown by --helpfull.
+  usage.contains_help_flags =
+      usage.contains_helpshort_flags = [](absl::string_view file) { return absl::EndsWith(file, "server/flags.cc"); };
+  usage.version_string = [] { return std::string("attnd " ATTND_VERSION "\n"); };
+  absl::SetFlagsUsageConfig(usage);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat("argument \"", rest[1], "\": expected flags only, see --help"));

@@ -2,11 +2,14 @@
 
 import resource
 import socket
+import threading
 
 import grpc
+import pytest
 
 from aftermath import good_call, leaves_nothing
-from attnd_server import AttndServer, eventually
+from attnd.v1 import attention_pb2 as pb
+from attnd_server import CALL_SECONDS_MAX, AttndServer, eventually
 
 
 def connect(server):
@@ -73,3 +76,45 @@ def _answers(server):
         return True
     except grpc.RpcError:
         return False
+
+
+def is_told_to_go(peer):
+    """Reads frames until a GOAWAY (type 7) or the end of the connection."""
+    peer.settimeout(60)
+    peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+    buffer = b""
+    while True:
+        while len(buffer) >= 9 and len(buffer) >= 9 + int.from_bytes(buffer[:3], "big"):
+            if buffer[3] == 7:
+                return True
+            buffer = buffer[9 + int.from_bytes(buffer[:3], "big") :]
+        came = peer.recv(4096)
+        if not came:
+            return False
+        buffer += came
+
+
+@pytest.mark.parametrize("flag", ["connection_idle_ms", "connection_age_ms"])
+def test_a_connection_has_its_time(flag):
+    with AttndServer(f"--{flag}=1000") as server:
+        with connect(server) as peer:
+            assert is_told_to_go(peer)
+        good_call(server)
+
+
+def test_a_stream_outlives_the_age_of_its_connection():
+    with AttndServer("--connection_age_ms=1000") as server:
+        stop = threading.Event()
+
+        def requests():
+            yield pb.AttendStreamRequest(problem_id=1, cancel=pb.CancelProblem())
+            stop.wait(60)
+            yield pb.AttendStreamRequest(problem_id=2, cancel=pb.CancelProblem())
+
+        # A problem that was never opened is answered by its closing: once now, once when the connection is old.
+        answers = server.stub().AttendStream(requests(), timeout=CALL_SECONDS_MAX)
+        assert next(answers).problem_id == 1
+        with connect(server) as peer:
+            assert is_told_to_go(peer)  # one of the same age was
+        stop.set()
+        assert next(answers).problem_id == 2
