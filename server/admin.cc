@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "server/log.h"
+#include "server/statusz.h"
 
 namespace attnd::server {
 namespace {
@@ -22,6 +23,8 @@ constexpr char kThreads[] = "8", kWaiting[] = "16", kBacklog[] = "64";
 constexpr char kRequestBytesMax[] = "8192", kRequestMs[] = "2000";
 constexpr absl::Duration kSendMax = absl::Seconds(5);
 constexpr std::size_t kSendPart = 16 << 10;
+
+constexpr absl::string_view kPaths[] = {"/metrics", "/healthz", "/readyz", "/statusz", "/loglevel"};
 
 constexpr char kText[] = "text/plain; charset=utf-8";
 
@@ -103,15 +106,16 @@ Admin::Answer Admin::Page(mg_connection* connection) {
   const absl::string_view method = request.request_method;
   if (path == "/loglevel" && method == "PUT") return ChangeLogLevel(connection);
   const bool is_read = method == "GET" || method == "HEAD";
-  for (const absl::string_view known : {"/metrics", "/healthz", "/loglevel"}) {
-    if (path == known && !is_read) {
-      return {405, "another method\n", kText, path == "/loglevel" ? "GET, HEAD, PUT" : "GET, HEAD"};
-    }
+  if (std::find(std::begin(kPaths), std::end(kPaths), path) == std::end(kPaths)) {
+    return {404, absl::StrCat("expected one of ", absl::StrJoin(kPaths, ", "), "\n")};
   }
+  if (!is_read) return {405, "another method\n", kText, path == "/loglevel" ? "GET, HEAD, PUT" : "GET, HEAD"};
   if (path == "/healthz") return {200, "ok\n"};
   if (path == "/metrics") return {200, engine_.metrics.Page(), "text/plain; version=0.0.4; charset=utf-8"};
+  if (path == "/statusz") return {200, StatusPage(engine_, absl::Now()), "text/html; charset=utf-8"};
   if (path == "/loglevel") return {200, absl::StrCat(GetLogLevel(), "\n")};
-  return {404, "/metrics, /healthz, /loglevel\n"};
+  const absl::Status ready = readiness_.Check();
+  return {ready.ok() ? 200 : 503, absl::StrCat(ready.ok() ? "ok" : ready.message(), "\n")};
 }
 
 int Admin::OnRequest(mg_connection* connection) {

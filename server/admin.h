@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/engine.h"
+#include "server/readiness.h"
 
 struct mg_connection;
 struct mg_context;
@@ -35,12 +36,13 @@ class Admin {
 
  private:
   struct Answer;
-  explicit Admin(Engine& engine) : engine_(engine) {}
+  explicit Admin(Engine& engine) : engine_(engine), readiness_(engine) {}
   static int OnRequest(mg_connection* connection);
   Answer Page(mg_connection* connection);
   Answer ChangeLogLevel(mg_connection* connection);
 
   Engine& engine_;
+  Readiness readiness_;
   mg_context* context_ = nullptr;
   int port_ = 0;
   std::string address_;

@@ -55,7 +55,8 @@ std::int64_t GrpcMemoryBytes(const ServerConfig& config) {
 std::int64_t StreamQueueBytes(const ServerConfig& config) { return 4 * config.block_bytes; }
 
 BudgetLimits LimitsOf(const ServerConfig& config) {
-  return {std::max<std::int64_t>(config.memory_bytes_max - GrpcMemoryBytes(config) - config.pool_bytes_max, 0),
+  const std::int64_t others = GrpcMemoryBytes(config) + config.pool_bytes_max + kReadinessBytes;
+  return {std::max<std::int64_t>(config.memory_bytes_max - others, 0),
           config.queue_problems_max, config.queue_bytes_max, config.connection_percent_max};
 }
 

@@ -67,7 +67,10 @@ class Admission {
   ComputeRates rates_;
 };
 
-// What problems may hold: memory_bytes_max without gRPC's share and what the pool may keep.
+// What is set aside for the tiny problem of a readiness check (readiness.h): its tensors, its packed K and its units.
+constexpr std::int64_t kReadinessBytes = 1 << 20;
+
+// What problems may hold: memory_bytes_max without gRPC's share, what the pool may keep and kReadinessBytes.
 BudgetLimits LimitsOf(const ServerConfig& config);
 
 // The part of memory_bytes_max that gRPC's own buffers may hold.

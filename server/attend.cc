@@ -44,6 +44,7 @@ class AttendCall final : public UnaryCall {
     absl::StatusOr<Understood> understood = Understand(engine_, decoded->inputs, Delivery::kUnary);
     if (!understood.ok()) return understood.status();
     record_.shape = DescribeProblem(*understood->problem);
+    row_.SetShape(record_.shape);
     const Demand& demand = understood->demand;
     const absl::Duration left = stopper_.token()->deadline() - absl::Now();
     if (status = engine_.admission.CheckDeadline(demand, left); !status.ok()) return status;
@@ -77,6 +78,7 @@ class AttendCall final : public UnaryCall {
       }
       return nullptr;  // not wanted: the sink asks only for what is
     });
+    row_.SetStage(Stage::kComputing);
     submitted_ = absl::Now();
     stopper_.Set(StartAttention(
         problem_, *sink_, engine_.executor, stopper_.token(),

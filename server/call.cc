@@ -35,6 +35,7 @@ UnaryCall::UnaryCall(Engine& engine, CallContext* context, CallHead head)
       head_(std::move(head)),
       deadline_(engine.Deadline(head_.arrived, head_.deadline)),
       record_(head_.Record()),
+      row_(engine.requests, head_.method, head_.peer),
       whole_at_(head_.arrived),
       context_(context) {}
 
@@ -74,6 +75,7 @@ void UnaryCall::OnDone() {
     record_.sent = absl::Now() - ended_at_;
   }
   record_.total = absl::Now() - whole_at_;
+  row_.Leave();
   engine_.Done(record_);
   Release();
   keep_.reset();  // the last act: this may be gone
@@ -99,6 +101,7 @@ bool UnaryCall::EndOnce(bool only_reading) {
   if (state_ != State::kReading && (only_reading || state_ != State::kAnswering)) return false;
   state_ = State::kEnded;
   ended_at_ = absl::Now();
+  row_.SetStage(Stage::kSending);
   return true;
 }
 

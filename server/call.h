@@ -62,6 +62,7 @@ class UnaryCall : public CallReactor, public Watched, public std::enable_shared_
   const CallHead head_;
   const absl::Time deadline_;  // of the call, or what it gets without one
   RequestRecord record_;
+  RequestTable::Row row_;
   absl::Time whole_at_;  // when its message had come
 
  private:

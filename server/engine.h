@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "attnd/v1/attention.pb.h"
 #include "core/attention.h"
@@ -33,6 +34,7 @@ class Engine {
 
   // Members are destroyed from the last to the first: the pool ends before what its jobs use.
   const ServerConfig config;
+  const absl::Time started = absl::Now();
   Metrics metrics;
   RequestTable requests;
   Lifecycle lifecycle;

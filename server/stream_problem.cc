@@ -29,7 +29,8 @@ StreamProblem::StreamProblem(Engine& engine, std::uint64_t id, const CallHead& h
       opened_at_(last_piece),
       stopper_(engine.executor, engine.Deadline(opened_at_, head.deadline)),
       sink_(id_, engine.config.block_bytes, writer),
-      job_class_{head.caller.AccountName(head.peer)} {}
+      job_class_{head.caller.AccountName(head.peer)},
+      row_(engine.requests, head.method, head.peer) {}
 
 absl::StatusOr<std::shared_ptr<StreamProblem>> StreamProblem::Open(Engine& engine,
                                                                    const v1::AttendStreamRequest& message,
@@ -56,6 +57,7 @@ absl::Status StreamProblem::Begin(const v1::AttendRequest& header, RawMessage ra
   absl::StatusOr<Understood> understood = Understand(engine_, inputs_, Delivery::kStream);
   if (!understood.ok()) return understood.status();
   shape_ = DescribeProblem(*understood->problem);
+  row_.SetShape(shape_);
   const absl::Duration left = stopper_.token()->deadline() - absl::Now();
   if (absl::Status status = engine_.admission.CheckDeadline(understood->demand, left); !status.ok()) return status;
   const Demand& demand = understood->demand;
@@ -133,6 +135,7 @@ absl::Status StreamProblem::Run(std::function<void(const AttentionReport&)> done
   place_ = *std::move(place);
   problem_ = understood->problem;
   waited_ = absl::Now() - startable_at_;
+  row_.SetStage(Stage::kComputing);
   stopper_.Set(StartAttention(problem_, sink_, engine_.executor, stopper_.token(), std::move(done), job_class_,
                               complete() ? nullptr : &arrived_));
   return absl::OkStatus();

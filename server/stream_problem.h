@@ -102,6 +102,7 @@ class StreamProblem {
   v1::ProblemClosing closing_;
   std::string shape_;
   JobClass job_class_;
+  RequestTable::Row row_;  // until the problem is closed and gone
 };
 
 }  // namespace attnd::server

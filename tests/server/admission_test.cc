@@ -92,9 +92,9 @@ TEST(AdmissionTest, MemoryThatCanNeverBe) {
   config.memory_bytes_max = 128 * kMiB;  // half of it is gRPC's
   const Limited limited(config, {1e12, 1e9});
   const Admission& admission = limited.admission;
-  EXPECT_EQ(limited.budget.bytes_allowed(), 64 * kMiB);
+  EXPECT_EQ(limited.budget.bytes_allowed(), 63 * kMiB);  // a MiB is set aside for readiness
   config.pool_bytes_max = 16 * kMiB;
-  EXPECT_EQ(LimitsOf(config).bytes, 48 * kMiB);
+  EXPECT_EQ(LimitsOf(config).bytes, 47 * kMiB);
   ExpectNever(admission.CheckEver(DemandOf(admission, 131072, 64, {}, Delivery::kStream)), "memory_bytes_max");
 }
 
