@@ -201,6 +201,26 @@ TEST(ExecutorTest, AUnitGivesWayToOthersAndIsTakenUpAgain) {
   EXPECT_EQ(report.workers, 1);
 }
 
+TEST(ExecutorTest, UnitsAreCountedUntilTheyEnd) {
+  Executor executor(1);
+  EXPECT_EQ(executor.units_in_flight(), 0);
+  std::atomic<bool> enough{false};
+  std::promise<void> begun;
+  std::promise<JobReport> done;
+  const Phase first = Count(5, [&](std::int64_t unit) {
+    if (unit == 0) begun.set_value();
+    while (!enough) std::this_thread::yield();
+  });
+  executor.Submit(std::make_shared<Job>(
+      std::vector<Phase>{first, Count(7, [](std::int64_t) {})}, std::make_shared<CancelToken>(),
+      [&](const JobReport& report) { done.set_value(report); }, JobClass{"client"}));
+  begun.get_future().wait();
+  EXPECT_EQ(executor.units_in_flight(), 5);  // of the phase that it is in, the one that runs too
+  enough = true;
+  EXPECT_TRUE(done.get_future().get().status.ok());
+  EXPECT_EQ(executor.units_in_flight(), 0);
+}
+
 TEST(ExecutorTest, CancelEndsAJobWhoseUnitGaveWay) {
   Executor executor(1);
   std::atomic<bool> never{false};

@@ -36,6 +36,27 @@ TEST(BudgetTest, MemoryIsCountedWhileItIsHeld) {
   EXPECT_EQ(budget.bytes_used(), 0);
 }
 
+TEST(BudgetTest, WhatIsRefusedIsCounted) {
+  Budget budget(kLimits);
+  Reservation all(budget.AccountOf("a")), more(budget.AccountOf("b"));
+  ASSERT_TRUE(all.GrowTo("bytes of memory", 1000).ok());
+  EXPECT_EQ(budget.memory_refusals(), 0);
+  EXPECT_FALSE(more.GrowTo("bytes of memory", 1).ok());     // now
+  EXPECT_FALSE(more.GrowTo("bytes of memory", 1001).ok());  // ever
+  EXPECT_EQ(budget.memory_refusals(), 2);
+  EXPECT_EQ(budget.queue_refusals(), 0);
+  {
+    const absl::StatusOr<QueuePlace> place = budget.Queue(budget.AccountOf("a"), 500);
+    ASSERT_TRUE(place.ok());
+    EXPECT_EQ(budget.queue_problems(), 1);
+    EXPECT_EQ(budget.queue_bytes(), 500);
+    EXPECT_FALSE(budget.Queue(budget.AccountOf("b"), 500).ok());
+  }
+  EXPECT_EQ(budget.queue_refusals(), 1);
+  EXPECT_EQ(budget.queue_problems(), 0);
+  EXPECT_EQ(budget.memory_refusals(), 2);
+}
+
 TEST(BudgetTest, WhatIsNotFreeNowInvitesToRetryAndWhatNeverIsDoesNot) {
   Budget budget(kLimits);
   Reservation all(budget.AccountOf("a")), more(budget.AccountOf("b"));

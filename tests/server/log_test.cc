@@ -41,6 +41,18 @@ TEST(LogTest, JsonReadsBackWhateverCame) {
   EXPECT_EQ(text, meant);
 }
 
+TEST(LogTest, TheLevelChangesToWhatItIsCalledAndToNothingElse) {
+  const std::string before(GetLogLevel());
+  for (const absl::string_view level : kLogLevels) {
+    EXPECT_TRUE(SetLogLevel(level));
+    EXPECT_EQ(GetLogLevel(), level);
+  }
+  for (const absl::string_view level : {"", "INFO", "warn", "critical", "info "})
+    EXPECT_FALSE(SetLogLevel(level)) << level;
+  EXPECT_EQ(GetLogLevel(), "off");
+  SetLogLevel(before);
+}
+
 TEST(LogTest, ALongValueIsCut) { EXPECT_EQ(EscapeText(std::string(1 << 20, 'x')).size(), 1024u); }
 
 }  // namespace
