@@ -1,15 +1,21 @@
 #include "server/admin.h"
 
 #include <civetweb.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <new>
 #include <string>
+#include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "server/log.h"
 #include "server/statusz.h"
@@ -18,7 +24,7 @@ namespace attnd::server {
 namespace {
 
 // Threads, and connections that wait for one; what comes beyond waits in the system's queue, without a descriptor here.
-constexpr char kThreads[] = "8", kWaiting[] = "16", kBacklog[] = "64";
+constexpr char kThreads[] = "32", kWaiting[] = "16", kBacklog[] = "64";
 // A request's line and headers, how long each of its parts may take, and how long an answer may.
 constexpr char kRequestBytesMax[] = "8192", kRequestMs[] = "2000";
 constexpr absl::Duration kSendMax = absl::Seconds(5);
@@ -36,6 +42,23 @@ int LogMessage(const mg_connection*, const char* message) {
 // Whether the peer is on this machine.
 bool IsLoopback(absl::string_view address) {
   return absl::StartsWith(address, "127.") || address == "::1" || absl::StartsWith(address, "::ffff:127.");
+}
+
+// Connects to host:port and leaves.
+void Knock(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  const std::string host(absl::StripSuffix(absl::StripPrefix(address.substr(0, colon), "["), "]"));
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return;
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd >= 0) {
+    connect(fd, found->ai_addr, found->ai_addrlen);
+    close(fd);
+  }
+  freeaddrinfo(found);
 }
 
 absl::string_view Reason(int code) {
@@ -174,7 +197,18 @@ absl::StatusOr<std::unique_ptr<Admin>> Admin::Start(Engine& engine, const std::s
 }
 
 Admin::~Admin() {
-  if (context_ != nullptr) mg_stop(context_);
+  if (context_ == nullptr) return;
+  // Its accept loop looks up every 2 s, or when somebody comes.
+  std::atomic<bool> stopped{false};
+  std::thread stopper([this, &stopped] {
+    mg_stop(context_);
+    stopped = true;
+  });
+  while (!stopped) {
+    Knock(address_);
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  stopper.join();
 }
 
 }  // namespace attnd::server

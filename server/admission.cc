@@ -56,8 +56,8 @@ std::int64_t StreamQueueBytes(const ServerConfig& config) { return 4 * config.bl
 
 BudgetLimits LimitsOf(const ServerConfig& config) {
   const std::int64_t others = GrpcMemoryBytes(config) + config.pool_bytes_max + kReadinessBytes;
-  return {std::max<std::int64_t>(config.memory_bytes_max - others, 0),
-          config.queue_problems_max, config.queue_bytes_max, config.connection_percent_max};
+  return {std::max<std::int64_t>(config.memory_bytes_max - others, 0), config.queue_problems_max,
+          config.queue_bytes_max, config.connection_percent_max};
 }
 
 Admission::Admission(const ServerConfig& config, const Budget& budget, ComputeRates rates)

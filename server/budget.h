@@ -112,7 +112,7 @@ class Budget {
   // Of problems that compute or wait.
   std::int64_t queue_problems() const;
   std::int64_t queue_bytes() const;
-  // Reservations, and places in the queue, that were refused so far.
+  // Reservations, and places in the queue, that were refused so far. (What can never fit is seldom asked for here.)
   std::int64_t memory_refusals() const { return memory_refusals_; }
   std::int64_t queue_refusals() const { return queue_refusals_; }
   // Counts up whenever memory is reserved or given back.

@@ -64,7 +64,8 @@ void AddLevels(Engine& engine) {
                    [&engine] { return Number(engine.budget.bytes_allowed()); });
   metrics.AddGauge("attnd_memory_used_bytes", "Memory that is reserved for problems now.",
                    [&engine] { return Number(engine.budget.bytes_used()); });
-  metrics.AddCounter("attnd_memory_refusals_total", "Reservations of memory that were refused.",
+  metrics.AddCounter("attnd_memory_refusals_total",
+                     "Reservations of memory that were refused since too much of it was taken.",
                      [&engine] { return Number(engine.budget.memory_refusals()); });
   metrics.AddGauge("attnd_queue_problems", "Problems that compute or wait for it.",
                    [&engine] { return Number(engine.budget.queue_problems()); });
