@@ -174,6 +174,7 @@ struct Metrics::Families {
       }
     }
     // What a rate or an alert looks at should be there before it counts.
+    for (const absl::string_view path : kPaths) Admin(path, path == "other" ? 404 : 200);
     for (std::size_t method = 0; method < kProblemMethodCount; ++method) {
       for (const absl::StatusCode code :
            {absl::StatusCode::kOk, absl::StatusCode::kInvalidArgument, absl::StatusCode::kDeadlineExceeded,
@@ -181,6 +182,10 @@ struct Metrics::Families {
         Requests(method, static_cast<std::size_t>(code), 0);
       }
     }
+  }
+
+  Counter& Admin(absl::string_view path, int code) {
+    return admin.Add({{"path", Text(path)}, {"code", std::to_string(code)}});
   }
 
   Counter& Requests(std::size_t method, std::size_t code, std::size_t identity) {
@@ -256,7 +261,7 @@ void Metrics::ReadinessCheck(bool ok) { families_->readiness[ok]->Increment(); }
 
 void Metrics::AdminRequest(absl::string_view path, int code) {
   const auto* const known = std::find(std::begin(kPaths), std::end(kPaths) - 1, path);
-  families_->admin.Add({{"path", Text(*known)}, {"code", std::to_string(code)}}).Increment();
+  families_->Admin(*known, code).Increment();
 }
 
 void Metrics::AddGauge(const std::string& name, const std::string& help, std::function<double()> read,
