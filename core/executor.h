@@ -170,13 +170,13 @@ class Executor {
   std::vector<std::thread> workers_;
 };
 
-// Threads this process should compute with: the affinity mask, cut by the cgroup's CPU quota (v1 and v2), at least 1.
+// Threads this process should compute with: the affinity mask, cut by the CPU quota of its cgroups (v1 and v2), at least 1.
 int UsableCpus();
 
 // What the calling thread has computed, without what it waited.
 absl::Duration ThreadCpuTime();
 
-// Bytes of memory this process may use: the cgroup's limit (v1 and v2), cut by the machine's.
+// Bytes of memory this process may use: the limit of its cgroups (v1 and v2), cut by the machine's.
 std::int64_t UsableMemoryBytes();
 
 }  // namespace attnd

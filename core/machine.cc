@@ -1,4 +1,4 @@
-// What the cgroup (v1 or v2) and the machine leave to this process.
+// What the cgroups (v1 or v2) and the machine leave to this process.
 #include <sched.h>
 #include <unistd.h>
 
@@ -7,14 +7,12 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "core/executor.h"
 
 namespace attnd {
 namespace {
-
-constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
 // This process's directory below the mount of a v1 controller ("cpu", "memory") or, with an empty name, of v2.
 std::string CgroupPath(const std::string& controller) {
@@ -30,28 +28,41 @@ std::string CgroupPath(const std::string& controller) {
   return "/";
 }
 
-// The first words of a control file, looked for in this process's group and, as containers see it, at the mount itself.
-bool ReadControl(const std::string& controller, const std::string& name, std::string* first,
-                 std::string* second = nullptr) {
+// Where limits of this process may stand: its group, those around it, and the mount itself, which is all that a
+// container without a namespace of its own sees of its group.
+std::vector<std::string> Groups(const std::string& controller) {
   const std::string mount = controller.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + controller;
-  for (const std::string& directory : {mount + CgroupPath(controller), mount}) {
-    std::ifstream file(absl::StrCat(directory, "/", name));
-    if (file >> *first) {
-      if (second != nullptr) file >> *second;
-      return true;
-    }
+  std::vector<std::string> groups;
+  for (std::string path = CgroupPath(controller); path.size() > 1; path.resize(path.rfind('/'))) {
+    groups.push_back(mount + path);
   }
-  return false;
+  groups.push_back(mount);
+  return groups;
+}
+
+// The first words of a control file; false where there is none.
+bool ReadControl(const std::string& path, std::string* first, std::string* second = nullptr) {
+  std::ifstream file(path);
+  return file >> *first && (second == nullptr || file >> *second);
 }
 
 double QuotaCpus() {
+  double cpus = std::numeric_limits<double>::infinity();
+  const auto limit = [&cpus](const std::string& quota, const std::string& period) {
+    if (quota != "max" && std::stod(quota) > 0 && std::stod(period) > 0) {
+      cpus = std::min(cpus, std::stod(quota) / std::stod(period));
+    }
+  };
   std::string quota, period;
-  if (ReadControl("", "cpu.max", &quota, &period)) {
-    if (quota != "max" && !period.empty()) return std::stod(quota) / std::stod(period);
-  } else if (ReadControl("cpu", "cpu.cfs_quota_us", &quota) && ReadControl("cpu", "cpu.cfs_period_us", &period)) {
-    if (std::stod(quota) > 0 && std::stod(period) > 0) return std::stod(quota) / std::stod(period);
+  for (const std::string& group : Groups("")) {
+    if (ReadControl(group + "/cpu.max", &quota, &period)) limit(quota, period);
   }
-  return std::numeric_limits<double>::infinity();
+  for (const std::string& group : Groups("cpu")) {
+    if (ReadControl(group + "/cpu.cfs_quota_us", &quota) && ReadControl(group + "/cpu.cfs_period_us", &period)) {
+      limit(quota, period);
+    }
+  }
+  return cpus;
 }
 
 }  // namespace
@@ -66,11 +77,15 @@ int UsableCpus() {
 
 std::int64_t UsableMemoryBytes() {
   std::int64_t bytes = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-  std::string text;
-  if (ReadControl("", "memory.max", &text) || ReadControl("memory", "memory.limit_in_bytes", &text)) {
+  const auto limit = [&bytes](const std::string& path) {
+    std::string text;
     // "max" and v1's near-2^63 number both mean that there is no limit.
-    if (text != "max") bytes = std::min<std::int64_t>(bytes, text.size() > 18 ? kNoLimit : std::stoll(text));
-  }
+    if (ReadControl(path, &text) && text != "max" && text.size() <= 18) {
+      bytes = std::min<std::int64_t>(bytes, std::stoll(text));
+    }
+  };
+  for (const std::string& group : Groups("")) limit(group + "/memory.max");
+  for (const std::string& group : Groups("memory")) limit(group + "/memory.limit_in_bytes");
   return bytes;
 }
 
