@@ -170,7 +170,8 @@ class Executor {
   std::vector<std::thread> workers_;
 };
 
-// Threads this process should compute with: the affinity mask, cut by the CPU quota of its cgroups (v1 and v2), at least 1.
+// Threads this process should compute with: the affinity mask, cut by the CPU quota of its cgroups (v1 and v2), at
+// least 1.
 int UsableCpus();
 
 // What the calling thread has computed, without what it waited.
