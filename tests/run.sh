@@ -94,6 +94,8 @@ step "integration tests" pytests build/release/bin tests/integration
 step "interop tests" pytests build/release/bin tests/interop
 
 if [ "$all" = 1 ]; then
+  step "deploy: tools" tests/venv.sh
+  step "deploy tests: Envoy, Kubernetes, systemd, cgroups, the manual" pytests build/release/bin tests/deploy
   step "static checks: clang-tidy" tests/style/tidy.sh
   step "build: tsan (core only)" build tsan
   step "unit tests: tsan" units tsan

@@ -26,6 +26,7 @@ from certificates import Authority
 
 CONFIG = ROOT / "deploy" / "envoy"
 NAME = "edge.example"  # in the edge's certificate
+EDGE_NAME = "edge.attnd"  # in the certificate that it shows to servers
 
 
 def envoy_binary():
@@ -47,9 +48,13 @@ def mounted_secret(folder, write):
 
 
 class Edge:
-    """One Envoy; stopped at the end of a `with`."""
+    """One Envoy; stopped at the end of a `with`.
 
-    def __init__(self, ports):
+    It speaks TLS with servers where an authority `upstream` signed theirs and its own certificate, and plaintext else. It is
+    ready when `healthy` servers are; all of them unless told otherwise.
+    """
+
+    def __init__(self, ports, upstream=None, healthy=None):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="attnd-edge-"))
         self._channels = []
         self.authority = Authority(self.folder)
@@ -58,7 +63,9 @@ class Edge:
             moved = file.read_text().replace("/etc/envoy/", f"{self.folder}/")
             (self.folder / file.name).write_text(moved)
         config = self.folder / "envoy.yaml"
-        config.write_text(yaml.safe_dump(self._placed(yaml.safe_load(config.read_text()), ports)))
+        config.write_text(yaml.safe_dump(self._placed(yaml.safe_load(config.read_text()), ports, upstream)))
+        if upstream is not None:
+            mounted_secret(self.folder / "upstream", lambda folder: upstream.issue(folder, EDGE_NAME))
         self._admin_file, self.log_path = self.folder / "admin", self.folder / "log"
         with open(self.folder / "access", "wb") as access, open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
@@ -73,14 +80,14 @@ class Edge:
         try:
             self.port = eventually("Envoy listens", self._listening)
             self.address = f"127.0.0.1:{self.port}"
-            eventually("every server is healthy", lambda: len(self.healthy()) == len(ports))
+            eventually("servers are healthy", lambda: len(self.healthy()) == (healthy or len(ports)))
         except BaseException:
             self.stop()
             print(self.log_path.read_text())
             raise
 
     @staticmethod
-    def _placed(config, ports):
+    def _placed(config, ports, upstream):
         config["admin"]["address"]["socket_address"]["port_value"] = 0
         (listener,) = config["static_resources"]["listeners"]
         listener["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": 0}
@@ -92,7 +99,8 @@ class Edge:
             {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}}
             for port in ports
         ]
-        del cluster["transport_socket"]
+        if upstream is None:
+            del cluster["transport_socket"]
         return config
 
     def admin(self, path):
@@ -264,4 +272,4 @@ class Load:
         self.end()
 
 
-__all__ = ["Edge", "Load", "Named", "SERVER_FLAGS", "servers_with_an_edge"]
+__all__ = ["EDGE_NAME", "Edge", "Load", "Named", "SERVER_FLAGS", "servers_with_an_edge"]
