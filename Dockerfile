@@ -17,15 +17,32 @@ COPY server /src/server
 COPY client /src/client
 WORKDIR /src
 RUN cmake --preset release -DATTND_TESTS=OFF -DATTND_BENCH=OFF && cmake --build --preset release --target attnd attn
-# The run stage's whole file system: binaries, every library that the loader would find for them, and one user.
-RUN set -eu; root=/image; mkdir -p $root/usr/bin $root/etc $root/tmp; chmod 1777 $root/tmp; \
+# The run stage's whole file system: binaries, every library that the loader would find for them, one user, and the Debian
+# packages that these libraries are of, where scanners look for them and in one list. No time of the build is in it:
+# the same sources and packages give the same bytes.
+ARG SOURCE_DATE_EPOCH=0
+RUN set -eu; root=/image; list=$root/usr/share/attnd/packages.txt; known=$root/var/lib/dpkg/status.d; \
+    mkdir -p $root/usr/bin $root/etc $root/tmp $root/usr/share/attnd $known; \
     install -s build/release/bin/attnd build/release/bin/attn $root/usr/bin/; \
-    ldd build/release/bin/attnd build/release/bin/attn | grep -o '/[^ ]*' | grep -v ':$' | sort -u | \
-      while read -r library; do mkdir -p "$root$(dirname "$library")"; cp -L "$library" "$root$library"; done; \
+    ldd build/release/bin/attnd build/release/bin/attn | grep -o '/[^ ]*' | grep -v ':$' | sort -u >/libraries; \
+    while read -r library; do \
+      mkdir -p "$root$(dirname "$library")"; cp -L "$library" "$root$library"; \
+      file="$(realpath "$library")"; { dpkg -S "$file" || dpkg -S "${file#/usr}"; } 2>/dev/null | cut -d : -f 1; \
+    done </libraries | sort -u >/packages; \
+    while read -r package; do \
+      dpkg-query -W -f '${Package} ${Version}\n' "$package" >>$list; \
+      dpkg-query -s "$package" >"$known/$package"; \
+    done </packages; \
+    cp -L /etc/os-release $root/etc/os-release; \
     echo 'attnd:x:65532:65532::/:/sbin/nologin' >$root/etc/passwd; \
-    echo 'attnd:x:65532:' >$root/etc/group
+    echo 'attnd:x:65532:' >$root/etc/group; \
+    chmod 1777 $root/tmp; \
+    find $root -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 
 FROM scratch
+LABEL org.opencontainers.image.title="attnd" \
+      org.opencontainers.image.description="Exact scaled dot-product attention as a gRPC service" \
+      org.opencontainers.image.version="0.1.0"
 COPY --from=build /image/ /
 USER 65532:65532
 EXPOSE 50051
