@@ -4,7 +4,7 @@
 #   tests/run.sh [--all] [--yes]
 #
 #   (nothing)  unit, conformance, integration and interop tests of the release build (up to 20 minutes on 2 cores)
-#   --all      the above, and style, static checks, sanitizers, fuzzers and the container (up to 50 minutes)
+#   --all      the above, and style, deploy, static checks, sanitizers, fuzzers and the container (up to 55 minutes)
 #   --yes      do not ask before installing packages, even at a terminal
 #
 # Stops at the first step that fails. Builds live in build/<preset>; a second run rebuilds only what changed.
