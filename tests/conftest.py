@@ -37,7 +37,7 @@ def generate_stubs():
 
 
 generate_stubs()
-for folder in (STUBS, TESTS / "integration", TESTS / "conformance"):
+for folder in (STUBS, TESTS / "integration", TESTS / "conformance", TESTS / "adversarial"):
     sys.path.insert(0, str(folder))
 
 from attnd_server import AttndServer  # noqa: E402  (needs the path above)

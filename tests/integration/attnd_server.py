@@ -115,6 +115,10 @@ class AttndServer:
         status = pathlib.Path(f"/proc/{self.pid}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) << 10
 
+    def forget_peak_resident_bytes(self):
+        """From here on peak_resident_bytes counts afresh."""
+        pathlib.Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
     def cpu_seconds(self):
         fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
