@@ -151,8 +151,6 @@ struct Metrics::Families {
       CountersBy("reason", kRefusals, "attnd_connections_refused_total",
                  "Connections that were closed at once (limit: connections_max), and times that accepting paused for "
                  "lack of descriptors.");
-  std::array<Counter*, 2> handshakes =
-      CountersBy("result", kResults, "attnd_tls_handshakes_total", "TLS handshakes that ended.");
   std::array<Counter*, 2> tls_reloads =
       CountersBy("result", kResults, "attnd_tls_reloads_total",
                  "Times that changed certificate files were read; failed: the ones before stay in use.");
@@ -254,7 +252,6 @@ void Metrics::ConnectionAccepted() { families_->accepted.Increment(); }
 void Metrics::ConnectionRefused(ConnectionRefusal reason) {
   families_->refused[static_cast<std::size_t>(reason)]->Increment();
 }
-void Metrics::Handshake(bool ok) { families_->handshakes[ok]->Increment(); }
 void Metrics::TlsReload(bool ok) { families_->tls_reloads[ok]->Increment(); }
 void Metrics::AuthReload(bool ok) { families_->auth_reloads[ok]->Increment(); }
 void Metrics::ReadinessCheck(bool ok) { families_->readiness[ok]->Increment(); }

@@ -38,7 +38,6 @@ class Metrics {
 
   void ConnectionAccepted();
   void ConnectionRefused(ConnectionRefusal reason);
-  void Handshake(bool ok);   // of TLS
   void TlsReload(bool ok);   // certificate, key and client CA
   void AuthReload(bool ok);  // identities and policies
   void AdminRequest(absl::string_view path, int code);

@@ -135,8 +135,6 @@ TEST(MetricsTest, EventsAndTheirOutcomes) {
   metrics.ConnectionAccepted();
   metrics.ConnectionRefused(ConnectionRefusal::kDescriptors);
   for (int n = 0; n < 2; ++n) metrics.ConnectionRefused(ConnectionRefusal::kLimit);
-  for (int n = 0; n < 3; ++n) metrics.Handshake(true);
-  metrics.Handshake(false);
   metrics.TlsReload(true);
   metrics.AuthReload(false);
   metrics.ReadinessCheck(true);
@@ -144,8 +142,6 @@ TEST(MetricsTest, EventsAndTheirOutcomes) {
   EXPECT_EQ(samples.at("attnd_connections_accepted_total"), 1);
   EXPECT_EQ(samples.at(R"(attnd_connections_refused_total{reason="descriptors"})"), 1);
   EXPECT_EQ(samples.at(R"(attnd_connections_refused_total{reason="limit"})"), 2);
-  EXPECT_EQ(samples.at(R"(attnd_tls_handshakes_total{result="ok"})"), 3);
-  EXPECT_EQ(samples.at(R"(attnd_tls_handshakes_total{result="failed"})"), 1);
   EXPECT_EQ(samples.at(R"(attnd_tls_reloads_total{result="ok"})"), 1);
   EXPECT_EQ(samples.at(R"(attnd_tls_reloads_total{result="failed"})"), 0);
   EXPECT_EQ(samples.at(R"(attnd_auth_reloads_total{result="failed"})"), 1);
