@@ -76,10 +76,12 @@ CallReactor* Gate::CreateReactor(CallContext* context) {
   head.deadline = DeadlineOf(*context);
   head.method = "other";
   head.request_id = RequestIdFrom(Metadata(*context, "x-request-id"));
-  context->AddInitialMetadata("x-request-id", head.request_id);
+  // As trailing metadata: an answer with headers of its own would not be one of trailers only, by which a balancer knows
+  // that nothing was begun and that another server may be asked.
+  context->AddTrailingMetadata("x-request-id", head.request_id);
   if (const absl::string_view traceparent = Metadata(*context, "traceparent"); IsTraceparent(traceparent)) {
     head.traceparent = std::string(traceparent);
-    context->AddInitialMetadata("traceparent", head.traceparent);
+    context->AddTrailingMetadata("traceparent", head.traceparent);
   }
   const auto refuse = [&](absl::Status status) {
     RequestRecord record = head.Record();

@@ -191,13 +191,13 @@ def test_the_log_and_the_answer_say_whose_call_it_was(guarded):
     stub = attention_pb2_grpc.AttentionServiceStub(guarded.channel())
     sent = (*bearer("reader"), ("x-request-id", "a-request-7"), ("traceparent", trace))
     _, call = stub.Info.with_call(pb.InfoRequest(), metadata=sent, timeout=CALL_SECONDS_MAX)
-    came = dict(call.initial_metadata())
+    came = dict(call.trailing_metadata())
     assert came["x-request-id"] == "a-request-7" and came["traceparent"] == trace
     line = eventually("its line", lambda: [x for x in guarded.log().splitlines() if "a-request-7" in x])[0]
     assert 'identity="reader"' in line and f'traceparent="{trace}"' in line
     assert TOKENS["reader"] not in guarded.log()
     _, call = stub.Info.with_call(pb.InfoRequest(), metadata=bearer("reader"), timeout=CALL_SECONDS_MAX)
-    assert len(dict(call.initial_metadata())["x-request-id"]) == 16
+    assert len(dict(call.trailing_metadata())["x-request-id"]) == 16
 
 
 def test_a_broken_file_does_not_start(tmp_path):
