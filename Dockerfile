@@ -3,7 +3,8 @@
 #   docker build -t attnd .
 #   docker run --rm --read-only -p 127.0.0.1:50051:50051 attnd
 #
-# The server listens on all of the container's addresses; what reaches it is decided where the port is published.
+# The server listens on all of the container's addresses, without TLS until the command says otherwise; what reaches it, and its
+# admin port, is decided where ports are published.
 ARG BASE=debian:trixie
 
 FROM ${BASE} AS build
@@ -45,8 +46,8 @@ LABEL org.opencontainers.image.title="attnd" \
       org.opencontainers.image.version="0.1.0"
 COPY --from=build /image/ /
 USER 65532:65532
-EXPOSE 50051
+EXPOSE 50051 9090
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ["/usr/bin/attn", "health", "--server=127.0.0.1:50051"]
 ENTRYPOINT ["/usr/bin/attnd"]
-CMD ["--listen=0.0.0.0:50051"]
+CMD ["--listen=0.0.0.0:50051", "--insecure", "--admin_listen=0.0.0.0:9090"]

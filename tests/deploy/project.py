@@ -4,9 +4,6 @@ import re
 
 from attnd_server import ROOT
 
-# Flags of deploy/ that the server is to get and does not have yet.
-PLANNED = {"tls_certificate", "tls_key", "tls_client_ca", "insecure", "auth_file", "admin_listen"}
-
 
 def text(path):
     return (ROOT / path).read_text()
@@ -19,7 +16,7 @@ def number_flags():
 
 
 def server_flags():
-    return set(number_flags()) | set(re.findall(r"ABSL_FLAG\([\w:]+, (\w+),", text("server/flags.cc"))) | PLANNED
+    return set(number_flags()) | set(re.findall(r"ABSL_FLAG\([\w:]+, (\w+),", text("server/flags.cc")))
 
 
 def watchdog_seconds():
