@@ -203,26 +203,49 @@ class Named:
         return lambda *arguments, **named: call(*arguments, metadata=self._metadata, **named)
 
 
+# Behind an edge: its few connections are all that a server sees.
+SERVER_FLAGS = ("--threads=1", "--connection_percent_max=100")
+
+
+class DeployedServer(AttndServer):
+    """With mutual TLS, as it is deployed. The test's own calls come by a Unix socket, which stays plain."""
+
+    def __init__(self, certificate, port=0):
+        self._certificate = certificate
+        self._sockets = tempfile.TemporaryDirectory(prefix="attnd-edge-")
+        super().__init__(
+            *SERVER_FLAGS,
+            f"--tls_certificate={certificate / 'tls.crt'}",
+            f"--tls_key={certificate / 'tls.key'}",
+            f"--tls_client_ca={certificate / 'ca.crt'}",
+            listen=f"127.0.0.1:{port},unix:{self._sockets.name}/socket",
+        )
+
+    def channel(self, target=None, *options):
+        return super().channel(target or f"unix:{self._sockets.name}/socket", *options)
+
+    def again(self):
+        """Another one on the same port, when this one has ended."""
+        return DeployedServer(self._certificate, self.port)
+
+
 @contextlib.contextmanager
 def servers_with_an_edge(count=3):
-    """([servers], edge), the servers as deployed behind one: its few connections are all that they see.
-
-    A test may end servers; one that it kills it takes from the list.
-    """
-    with contextlib.ExitStack() as started:
-        servers = [started.enter_context(AttndServer(*SERVER_FLAGS)) for _ in range(count)]
-        started.pop_all()
-    with contextlib.ExitStack() as running:
-        running.push(lambda *failure: _end(servers, failure))
-        yield servers, running.enter_context(Edge([server.port for server in servers]))
+    """([servers], edge). A test may end servers; one that it kills it takes from the list."""
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnd-edge-")))
+        authority = Authority(folder)
+        authority.issue(folder / "attnd", "attnd")
+        servers = []
+        stack.push(lambda *failure: _end(servers, failure))
+        for _ in range(count):
+            servers.append(DeployedServer(folder / "attnd"))
+        yield servers, stack.enter_context(Edge([server.port for server in servers], upstream=authority))
 
 
 def _end(servers, failure):
     for server in servers:
         server.__exit__(*failure)
-
-
-SERVER_FLAGS = ("--threads=1", "--connection_percent_max=100")
 
 
 class Load:
