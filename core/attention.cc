@@ -9,6 +9,7 @@
 
 #include "core/arrival.h"
 #include "core/checked.h"
+#include "core/clock.h"
 #include "core/flush_subnormals.h"
 #include "core/gemm.h"
 #include "core/open_blocks.h"
@@ -446,13 +447,13 @@ bool IsSmall(const Problem& problem) {
 AttentionReport AttendHere(std::shared_ptr<const Problem> problem, RowSink& sink, std::shared_ptr<CancelToken> cancel) {
   const FlushSubnormals flush;
   thread_local WorkerContext context;
-  const absl::Time start = absl::Now();
+  const absl::Time start = Now();
   Run run(std::move(problem), sink, std::move(cancel));
   run.tiles.emplace(*run.problem);
   AddAttention(&run, RightHere{context, *run.cancel});
   JobReport report;
   report.status = run.cancel->status();
-  report.computed = report.worked = absl::Now() - start;
+  report.computed = report.worked = Now() - start;
   report.slices = report.workers = 1;
   return run.Report(report);
 }

@@ -10,17 +10,21 @@
 #include <utility>
 
 #include "core/buffer_pool.h"
+#include "core/poison.h"
 
 namespace attnd {
 
 constexpr std::size_t kBufferAlignment = 64;
 
 inline void* AllocateBuffer(std::size_t bytes) {
-  if (bytes >= kPooledBytesMin) return BufferPool::Global().Take(bytes);
-  return ::operator new[](bytes, std::align_val_t{kBufferAlignment});
+  void* const data = bytes >= kPooledBytesMin ? BufferPool::Global().Take(bytes)
+                                              : ::operator new[](bytes, std::align_val_t{kBufferAlignment});
+  Poison(data, bytes);
+  return data;
 }
 
 inline void FreeBuffer(void* data, std::size_t bytes) noexcept {
+  Poison(data, bytes);
   if (bytes >= kPooledBytesMin) return BufferPool::Global().Give(data, bytes);
   ::operator delete[](data, std::align_val_t{kBufferAlignment});
 }
@@ -63,6 +67,8 @@ class Scratch {
     if (bytes > buffer_.count()) {
       buffer_ = AlignedBuffer<std::byte>();
       buffer_ = AlignedBuffer<std::byte>(bytes);
+    } else if (bytes > 0) {
+      Poison(buffer_.data(), static_cast<std::size_t>(bytes));
     }
     return buffer_.data();
   }

@@ -13,8 +13,8 @@
 #include <mutex>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/clock.h"
 
 namespace attnd {
 
@@ -33,7 +33,7 @@ class BufferPool {
   // Uninitialised, at the start of a page; bytes > 0. Throws std::bad_alloc.
   void* Take(std::size_t bytes);
   // `bytes` as in Take.
-  void Give(void* block, std::size_t bytes, absl::Time now = absl::Now()) noexcept;
+  void Give(void* block, std::size_t bytes, absl::Time now = Now()) noexcept;
 
   // Returns to the system what was given back before `since`.
   void ReleaseOlderThan(absl::Time since);

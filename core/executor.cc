@@ -6,11 +6,17 @@
 #include <ctime>
 #include <new>
 
-#include "absl/time/clock.h"
+#include "core/clock.h"
 #include "core/flush_subnormals.h"
 
 namespace attnd {
 namespace {
+
+// Made before it is needed: when memory has run out, there is none for a status.
+const absl::Status& OutOfMemory() {
+  static const auto* const status = new absl::Status(absl::ResourceExhaustedError("out of memory while computing"));
+  return *status;
+}
 
 // How long a unit runs while others wait.
 constexpr absl::Duration kSlice = absl::Milliseconds(1);
@@ -39,13 +45,12 @@ void CancelToken::Cancel(absl::Status reason) {
   const std::lock_guard lock(mutex_);
   if (cancelled_.load(std::memory_order_relaxed)) return;
   reason_ = std::move(reason);
-  cancel_time_ = absl::Now();
+  cancel_time_ = Now();
   cancelled_.store(true, std::memory_order_release);
 }
 
 bool CancelToken::ShouldStop() const {
-  return cancelled_.load(std::memory_order_acquire) ||
-         (deadline_ != absl::InfiniteFuture() && absl::Now() >= deadline_);
+  return cancelled_.load(std::memory_order_acquire) || (deadline_ != absl::InfiniteFuture() && Now() >= deadline_);
 }
 
 absl::Status CancelToken::status() const {
@@ -63,6 +68,7 @@ absl::Time CancelToken::stop_time() const {
 }
 
 Executor::Executor(int threads) {
+  OutOfMemory();
   workers_.reserve(static_cast<std::size_t>(threads));
   for (int worker = 0; worker < threads; ++worker) {
     workers_.emplace_back([this, worker] { Work(worker); });
@@ -97,7 +103,7 @@ void Executor::Submit(std::shared_ptr<Job> job) {
     in_flight_.erase(&submitted);
     throw;
   }
-  submitted.submitted_ = absl::Now();
+  submitted.submitted_ = Now();
   if (stopping_) submitted.cancel_->Cancel(absl::CancelledError("the compute pool is shutting down"));
   Enqueue(submitted);
   work_.notify_one();
@@ -165,7 +171,7 @@ bool Executor::IsWorthWaking(const Job& job) {
 void Executor::RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::mutex>& lock) {
   ++job.slices_;
   job.workers_[static_cast<std::size_t>(context.worker)] = true;
-  const absl::Time start = absl::Now();
+  const absl::Time start = Now();
   // When a worker was not let on a core for a while, whose unit it ran must not pay.
   const absl::Duration cpu_start = ThreadCpuTime();
   if (job.started_ == absl::Time()) job.started_ = start;
@@ -175,7 +181,7 @@ void Executor::RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::
     RunUnit(job, context, lock);
     goes_on = !Exhausted(job) && HasWork(job);
     others_wait = waiting_ > (job.queued() ? 1 : 0);
-  } while (goes_on && !(others_wait && job.job_class().is_long) && absl::Now() < context.slice_end);
+  } while (goes_on && !(others_wait && job.job_class().is_long) && Now() < context.slice_end);
   const absl::Duration used = ThreadCpuTime() - cpu_start;
   job.worked_ += used;
   queue_.Charge(job, absl::ToDoubleSeconds(used - kSlice));
@@ -212,7 +218,7 @@ void Executor::RunUnit(Job& job, WorkerContext& context, std::unique_lock<std::m
     }
   } catch (const std::bad_alloc&) {
     rest.reset();
-    job.cancel_->Cancel(absl::ResourceExhaustedError("out of memory while computing"));
+    job.cancel_->Cancel(OutOfMemory());
   }
   lock.lock();
   --job.running_;
@@ -228,7 +234,7 @@ void Executor::End(Job& job, std::unique_lock<std::mutex>& lock) {
   std::erase(stopped_, &job);
   queue_.Leave(job);
   const std::shared_ptr<Job> keep = std::move(in_flight_.extract(&job).mapped());
-  const absl::Time now = absl::Now();
+  const absl::Time now = Now();
   JobReport report;
   // A job whose last unit ended is done, even when its deadline passed at that moment.
   if (job.phase_ < job.phases_.size()) {

@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/buffer.h"
+#include "core/clock.h"
 #include "core/fair_queue.h"
 
 namespace attnd {
@@ -55,7 +56,7 @@ struct WorkerContext {
   Scratch scratch;
   // True when the unit has had its slice and another job waits. Only a unit that can be taken up again need ask.
   bool ShouldPause() const {
-    return waiting != nullptr && waiting->load(std::memory_order_relaxed) > own && absl::Now() >= slice_end;
+    return waiting != nullptr && waiting->load(std::memory_order_relaxed) > own && Now() >= slice_end;
   }
 
   // Set by the executor; nobody waits for a context without one.

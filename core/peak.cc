@@ -5,10 +5,9 @@
 #include <mutex>
 #include <vector>
 
-#include "absl/time/clock.h"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/peak.cc"
+#include "core/clock.h"
 #include "core/simd.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -56,7 +55,7 @@ double RunOnAll(Executor& executor, const std::function<void(int)>& fn) {
     fn(static_cast<int>(unit));
     return nullptr;
   };
-  const absl::Time start = absl::Now();
+  const absl::Time start = Now();
   executor.Submit(
       std::make_shared<Job>(std::vector<Phase>{phase}, std::make_shared<CancelToken>(), [&](const JobReport&) {
         const std::lock_guard lock(mutex);
@@ -65,7 +64,7 @@ double RunOnAll(Executor& executor, const std::function<void(int)>& fn) {
       }));
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return finished; });
-  return absl::ToDoubleSeconds(absl::Now() - start);
+  return absl::ToDoubleSeconds(Now() - start);
 }
 
 Peak FmaPeak(Executor& executor) {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "core/clock.h"
 #include "server/wire/status.h"
 
 namespace attnd::server {
@@ -40,7 +40,7 @@ absl::StatusOr<Pass> Caller::Enter() const {
   }
   if (policy_->requests_per_second != Policy::kNoLimit) {
     const double rate = static_cast<double>(policy_->requests_per_second);
-    const absl::Time now = absl::Now();
+    const absl::Time now = Now();
     const double elapsed = std::max(0.0, absl::ToDoubleSeconds(now - standing_->refilled));
     standing_->allowance = std::min(rate, standing_->allowance + rate * elapsed);
     standing_->refilled = now;
@@ -150,7 +150,7 @@ absl::StatusOr<Caller> Access::Identify(Credentials credentials, absl::string_vi
     if (standing == nullptr) {
       standing = std::make_shared<Standing>();
       standing->allowance = static_cast<double>(caller.policy_->requests_per_second);
-      standing->refilled = absl::Now();
+      standing->refilled = Now();
     }
     caller.standing_ = standing;
   }

@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "core/clock.h"
 #include "server/log.h"
 #include "server/statusz.h"
 
@@ -93,8 +93,8 @@ void Send(mg_connection* connection, bool with_body, int code, const char* type,
       "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n",
       *allow == '\0' ? "" : absl::StrCat("Allow: ", allow, "\r\n"), "\r\n", with_body ? body : "");
   // In parts, so that a peer that reads a little now and then has an end too.
-  const absl::Time end = absl::Now() + kSendMax;
-  for (std::size_t sent = 0; sent < message.size() && absl::Now() < end; sent += kSendPart) {
+  const absl::Time end = Now() + kSendMax;
+  for (std::size_t sent = 0; sent < message.size() && Now() < end; sent += kSendPart) {
     const std::size_t part = std::min(kSendPart, message.size() - sent);
     if (mg_write(connection, message.data() + sent, part) != static_cast<int>(part)) return;
   }
@@ -135,7 +135,7 @@ Admin::Answer Admin::Page(mg_connection* connection) {
   if (!is_read) return {405, "another method\n", kText, path == "/loglevel" ? "GET, HEAD, PUT" : "GET, HEAD"};
   if (path == "/healthz") return {200, "ok\n"};
   if (path == "/metrics") return {200, engine_.metrics.Page(), "text/plain; version=0.0.4; charset=utf-8"};
-  if (path == "/statusz") return {200, StatusPage(engine_, absl::Now()), "text/html; charset=utf-8"};
+  if (path == "/statusz") return {200, StatusPage(engine_, Now()), "text/html; charset=utf-8"};
   if (path == "/loglevel") return {200, absl::StrCat(GetLogLevel(), "\n")};
   const absl::Status ready = readiness_.Check();
   return {ready.ok() ? 200 : 503, absl::StrCat(ready.ok() ? "ok" : ready.message(), "\n")};

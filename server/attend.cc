@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/attention.h"
 #include "core/buffer.h"
+#include "core/clock.h"
 #include "server/log.h"
 #include "server/receive.h"
 #include "server/stopper.h"
@@ -46,7 +46,7 @@ class AttendCall final : public UnaryCall {
     record_.shape = DescribeProblem(*understood->problem);
     row_.SetShape(record_.shape);
     const Demand& demand = understood->demand;
-    const absl::Duration left = stopper_.token()->deadline() - absl::Now();
+    const absl::Duration left = stopper_.token()->deadline() - Now();
     if (status = engine_.admission.CheckDeadline(demand, left); !status.ok()) return status;
     absl::StatusOr<QueuePlace> place = engine_.budget.Queue(reservation_.account(), demand.memory_bytes);
     if (!place.ok()) return place.status();
@@ -79,7 +79,7 @@ class AttendCall final : public UnaryCall {
       return nullptr;  // not wanted: the sink asks only for what is
     });
     row_.SetStage(Stage::kComputing);
-    submitted_ = absl::Now();
+    submitted_ = Now();
     stopper_.Set(StartAttention(
         problem_, *sink_, engine_.executor, stopper_.token(),
         [self = std::static_pointer_cast<AttendCall>(shared_from_this())](const AttentionReport& report) {
@@ -93,7 +93,7 @@ class AttendCall final : public UnaryCall {
     engine_.Note(report, predicted_, record_, statistics_);
     grpc::ByteBuffer response;
     const absl::Status status = report.status.ok() ? CatchBadAlloc([&] {
-      statistics_.set_total_us(absl::ToInt64Microseconds(absl::Now() - whole_at_));
+      statistics_.set_total_us(absl::ToInt64Microseconds(Now() - whole_at_));
       statistics_.set_threads(engine_.executor.threads());
       for (const std::int64_t offset : problem_->q_offset) statistics_.add_q_offset(offset);
       response = EncodeAttendResponse(*problem_, outputs_, statistics_);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "core/clock.h"
 #include "server/log.h"
 #include "server/receive.h"
 #include "server/recent_ids.h"
@@ -81,7 +81,7 @@ class StreamCall final : public CallReactor,
     if (before >= queue_bytes_max_ && queue_bytes_ < queue_bytes_max_) WakeAllLocked();
     if (read_paused_ && closings_queued_ <= engine_.config.problems_in_flight_max) {
       read_paused_ = false;
-      for (const auto& [id, problem] : problems_) problem->last_piece = absl::Now();
+      for (const auto& [id, problem] : problems_) problem->last_piece = Now();
       ReadNextLocked();
     }
     MaybeFinishLocked();
@@ -89,7 +89,7 @@ class StreamCall final : public CallReactor,
 
   void OnCancel() override {
     const std::lock_guard lock(mutex_);
-    DieLocked(absl::Now() >= head_.deadline ? absl::DeadlineExceededError("the call's deadline passed") : GoneAway());
+    DieLocked(Now() >= head_.deadline ? absl::DeadlineExceededError("the call's deadline passed") : GoneAway());
     MaybeFinishLocked();
   }
 
@@ -214,7 +214,7 @@ class StreamCall final : public CallReactor,
     {
       const std::lock_guard lock(mutex_);
       problem->accepting = false;
-      problem->last_piece = absl::Now();
+      problem->last_piece = Now();
       if (!IsOpenLocked(problem)) return;  // it was closed meanwhile
       if (!status.ok()) return EndLocked(problem, status);
       if (problem->running) return;  // since an earlier piece
@@ -333,7 +333,7 @@ class StreamCall final : public CallReactor,
     }
     if (!problem->accepting && problem->complete()) {
       record.received = problem->complete_at() - problem->opened_at();
-      record.total = absl::Now() - problem->complete_at();
+      record.total = Now() - problem->complete_at();
     }
     statistics.set_total_us(absl::ToInt64Microseconds(record.total));
     engine_.Done(record);
@@ -374,7 +374,7 @@ class StreamCall final : public CallReactor,
   void WriteNextLocked() {
     if (queue_.empty() || dead_ || finished_) return;
     writing_ = true;
-    write_started_ = absl::Now();
+    write_started_ = Now();
     engine_.sender.Do([self = shared_from_this(), message = &queue_.front().message] { self->StartWrite(message); });
   }
 

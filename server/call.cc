@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "core/clock.h"
 #include "server/wire/status.h"
 
 namespace attnd::server {
@@ -52,7 +52,7 @@ void UnaryCall::OnReadDone(bool ok) {
     if (ok) state_ = State::kAnswering;
   }
   if (!ok) return EndUnread(absl::InvalidArgumentError("request: absent, expected one message"));
-  whole_at_ = absl::Now();
+  whole_at_ = Now();
   record_.received = whole_at_ - head_.arrived;
   record_.request_bytes = static_cast<std::int64_t>(request_.Length());
   const absl::Status status = CatchBadAlloc([this] { return Answer(request_); });
@@ -61,9 +61,8 @@ void UnaryCall::OnReadDone(bool ok) {
 
 void UnaryCall::OnCancel() {
   const absl::Status reason =
-      absl::Now() >= deadline_
-          ? absl::DeadlineExceededError("the call's deadline passed before the answer was complete")
-          : absl::CancelledError("the caller cancelled or went away");
+      Now() >= deadline_ ? absl::DeadlineExceededError("the call's deadline passed before the answer was complete")
+                         : absl::CancelledError("the caller cancelled or went away");
   EndUnread(reason);
   Stop(reason);
 }
@@ -72,9 +71,9 @@ void UnaryCall::OnDone() {
   {
     const std::lock_guard lock(mutex_);
     state_ = State::kDone;
-    record_.sent = absl::Now() - ended_at_;
+    record_.sent = Now() - ended_at_;
   }
-  record_.total = absl::Now() - whole_at_;
+  record_.total = Now() - whole_at_;
   row_.Leave();
   engine_.Done(record_);
   Release();
@@ -100,7 +99,7 @@ bool UnaryCall::EndOnce(bool only_reading) {
   const std::lock_guard lock(mutex_);
   if (state_ != State::kReading && (only_reading || state_ != State::kAnswering)) return false;
   state_ = State::kEnded;
-  ended_at_ = absl::Now();
+  ended_at_ = Now();
   row_.SetStage(Stage::kSending);
   return true;
 }

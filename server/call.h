@@ -28,7 +28,8 @@ struct CallHead {
   absl::Time arrived;
   absl::Time deadline;  // infinite when the call has none
   Caller caller;
-  Pass pass;  // held until the call ends
+  OpenCalls::Place place;  // held until the call ends, like the next
+  Pass pass;
 
   RequestRecord Record() const;
   // Of its memory.

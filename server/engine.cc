@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/attention.h"
+#include "core/clock.h"
 #include "core/peak.h"
 #include "server/levels.h"
 #include "server/log.h"
@@ -53,6 +53,7 @@ absl::Duration TickPeriod(const ServerConfig& config) {
 
 Engine::Engine(const ServerConfig& resolved)
     : config(resolved),
+      open_calls(2 * config.streams_max, config.calls_max),  // a call that was cancelled ends a moment later
       budget(LimitsOf(resolved)),
       admission(resolved, budget, ComputeRates{}),
       watch(TickPeriod(resolved)),
@@ -101,7 +102,7 @@ void Engine::Note(const AttentionReport& report, absl::Duration predicted, Reque
 
 void Engine::Done(const RequestRecord& record) {
   metrics.Count(record);
-  requests.Ended(record, absl::Now());
+  requests.Ended(record, Now());
   LogRequest(record);
 }
 

@@ -20,6 +20,7 @@
 #include "server/idle_memory.h"
 #include "server/lifecycle.h"
 #include "server/metrics.h"
+#include "server/open_calls.h"
 #include "server/request_record.h"
 #include "server/request_table.h"
 #include "server/sender.h"
@@ -34,10 +35,11 @@ class Engine {
 
   // Members are destroyed from the last to the first: the pool ends before what its jobs use.
   const ServerConfig config;
-  const absl::Time started = absl::Now();
+  const absl::Time started = Now();
   Metrics metrics;
   RequestTable requests;
   Lifecycle lifecycle;
+  OpenCalls open_calls;
   std::atomic<std::int64_t> connections_open{0};
   std::atomic<std::int64_t> streams_open{0};   // AttendStream calls, bounded by streams_max
   std::atomic<std::int64_t> given_back_us{0};  // of all threads, what stopped problems did not take

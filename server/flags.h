@@ -26,6 +26,7 @@ namespace attnd::server {
   X(connection_percent_max, 50, 1, 100,                                                                             \
     "share of each queue limit and of the memory that one connection may hold, but for its only problem")           \
   X(streams_max, 1000, 1, 1 << 20, "calls of one connection, and AttendStream calls of the whole server")           \
+  X(calls_max, 10000, 1, 1 << 24, "calls of all connections that are open, but for health checks")                  \
   X(connections_max, 1000, 1, 1 << 20, "open connections; one more is closed at once")                              \
   X(compute_ms_max, 600000, 1, std::int64_t{1} << 40, "predicted and real compute time of one problem")             \
   X(deadline_default_ms, 60000, 1, std::int64_t{1} << 40, "deadline of a call that has none")                       \

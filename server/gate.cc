@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "attnd/v1/attention.pb.h"
+#include "core/clock.h"
 #include "server/attend.h"
 #include "server/attend_stream.h"
 #include "server/plan_info.h"
@@ -30,7 +31,8 @@ absl::string_view Metadata(const CallContext& context, const char* name) {
 
 absl::Time DeadlineOf(const CallContext& context) {
   const std::chrono::system_clock::time_point deadline = context.deadline();
-  return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture() : absl::FromChrono(deadline);
+  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
+  return Now() + (absl::FromChrono(deadline) - absl::Now());  // gRPC made it from the time that is left
 }
 
 }  // namespace
@@ -71,7 +73,7 @@ Credentials Gate::CredentialsOf(const CallContext& context) const {
 
 CallReactor* Gate::CreateReactor(CallContext* context) {
   CallHead head;
-  head.arrived = absl::Now();
+  head.arrived = Now();
   head.peer = context->peer();
   head.deadline = DeadlineOf(*context);
   head.method = "other";
@@ -99,6 +101,9 @@ CallReactor* Gate::CreateReactor(CallContext* context) {
   if (!caller.ok()) return refuse(caller.status());
   head.caller = *std::move(caller);
   if (method == nullptr) return refuse(absl::UnimplementedError("no such method on this server"));
+  absl::StatusOr<OpenCalls::Place> place = engine_.open_calls.Enter(head.peer, method->start == &Gate::HealthCheck);
+  if (!place.ok()) return refuse(place.status());
+  head.place = *std::move(place);
   absl::StatusOr<Pass> pass = head.caller.Enter();
   if (!pass.ok()) return refuse(pass.status());
   head.pass = *std::move(pass);

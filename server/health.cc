@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "core/clock.h"
 #include "server/receive.h"
 #include "server/wire/encode.h"
 #include "server/wire/status.h"
@@ -69,7 +69,7 @@ class HealthWatch final : public CallReactor, public std::enable_shared_from_thi
   void OnDone() override {
     RequestRecord record = head_.Record();
     record.status = status_;
-    record.total = absl::Now() - head_.arrived;
+    record.total = Now() - head_.arrived;
     engine_.Done(record);
     std::shared_ptr<HealthWatch> self = shared_from_this();
     const std::lock_guard lock(health_.mutex_);

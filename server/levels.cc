@@ -8,9 +8,9 @@
 #include <fstream>
 #include <string>
 
-#include "absl/time/clock.h"
 #include "core/attention.h"
 #include "core/buffer_pool.h"
+#include "core/clock.h"
 #include "server/log.h"
 
 namespace attnd::server {
@@ -95,7 +95,7 @@ void AddLevels(Engine& engine) {
   metrics.AddGauge("process_open_fds", "Open descriptors.", &OpenDescriptors);
   metrics.AddGauge("process_max_fds", "Descriptors that may be open.", &DescriptorsMax);
   metrics.AddGauge("process_start_time_seconds", "When the process started, in seconds since 1970.",
-                   [start = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())] { return start; });
+                   [start = absl::ToDoubleSeconds(Now() - absl::UnixEpoch())] { return start; });
 }
 
 }  // namespace attnd::server

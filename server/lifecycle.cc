@@ -7,6 +7,7 @@
 #include <chrono>
 #include <thread>
 
+#include "core/clock.h"
 #include "server/log.h"
 
 namespace attnd::server {
@@ -26,7 +27,7 @@ absl::Status Draining() { return absl::UnavailableError("draining: this server i
 
 absl::StatusOr<Lifecycle::Work> Lifecycle::Enter() {
   const std::lock_guard lock(mutex_);
-  last_asked_ = absl::Now();
+  last_asked_ = Now();
   if (draining_) return Draining();
   ++at_work_;
   return Work(this, [this](const void*) {
@@ -48,16 +49,16 @@ void Lifecycle::BeginDrain() {
 bool Lifecycle::AwaitIdle(absl::Time until) {
   std::unique_lock lock(mutex_);
   // Bounded steps: a clock that jumps must not hold the drain.
-  while (at_work_ > 0 && absl::Now() < until) idle_.wait_for(lock, std::chrono::milliseconds(20));
+  while (at_work_ > 0 && Now() < until) idle_.wait_for(lock, std::chrono::milliseconds(20));
   return at_work_ == 0;
 }
 
 void Lifecycle::AwaitQuiet(absl::Duration quiet, absl::Time until) {
   const auto noisy = [&] {
     const std::lock_guard lock(mutex_);
-    return absl::Now() - last_asked_ < quiet;
+    return Now() - last_asked_ < quiet;
   };
-  while (noisy() && absl::Now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  while (noisy() && Now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 void BlockSignals() {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "core/clock.h"
 #include "core/attention.h"
 
 namespace attnd::server {
@@ -93,7 +93,7 @@ absl::Status Readiness::Check() {
   if (engine_.lifecycle.draining()) return Draining();
   Probe& probe = *probe_;
   if (probe.problem == nullptr) return absl::UnavailableError(probe.outcome.message());
-  const absl::Time end = absl::Now() + kReadinessMax;
+  const absl::Time end = Now() + kReadinessMax;
   std::unique_lock lock(probe.mutex);
   const std::int64_t before = probe.checked;
   std::shared_ptr<CancelToken> token;
@@ -113,7 +113,7 @@ absl::Status Readiness::Check() {
     }
     lock.lock();
   }
-  while (probe.checked == before && absl::Now() < end) {
+  while (probe.checked == before && Now() < end) {
     probe.changed.wait_for(lock, std::chrono::milliseconds(100));
   }
   const bool answered = probe.checked != before;

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "attnd/v1/attention.pb.h"
+#include "core/clock.h"
 #include "grpc/health/v1/health.pb.h"
 #include "server/receive.h"
 #include "server/wire/encode.h"
@@ -72,7 +72,7 @@ class ReflectionStream final : public CallReactor {
   void OnDone() override {
     RequestRecord record = head_.Record();
     record.status = status_;
-    record.total = absl::Now() - head_.arrived;
+    record.total = Now() - head_.arrived;
     engine_.Done(record);
     delete this;
   }

@@ -10,7 +10,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "core/clock.h"
 #include "server/log.h"
 
 namespace attnd::server {
@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<std::string>> ReloadedFiles::Read(TokenDigest& digest
 }
 
 absl::Status ReloadedFiles::Load() {
-  looked_at_ = absl::Now();
+  looked_at_ = Now();
   const absl::StatusOr<std::vector<std::string>> contents = Read(tried_);
   return contents.ok() ? apply_(*contents) : contents.status();
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "core/clock.h"
 
 namespace attnd::server {
 namespace {
@@ -23,7 +23,7 @@ absl::string_view StageName(Stage stage) {
 }
 
 RequestTable::Row::Row(RequestTable& table, absl::string_view method, std::string peer) : table_(&table) {
-  RunningRequest request{method, std::move(peer), "", Stage::kReceiving, absl::Now()};
+  RunningRequest request{method, std::move(peer), "", Stage::kReceiving, Now()};
   const std::lock_guard lock(table.mutex_);
   place_ = table.running_.insert(table.running_.end(), std::move(request));
 }

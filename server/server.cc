@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "core/attention.h"
 #include "core/buffer_pool.h"
+#include "core/clock.h"
 #include "server/acceptor.h"
 #include "server/access.h"
 #include "server/admin.h"
@@ -219,13 +220,13 @@ void Server::Drain() {
   parts_->health.BeginDrain();
   engine.watch.TickSoon();
   parts_->self_probe.reset();
-  const absl::Time end = absl::Now() + limit;
+  const absl::Time end = Now() + limit;
   const bool idle = engine.lifecycle.AwaitIdle(end);
   if (!idle) Log(LogLevel::kWarning, "drain_ms passed: cancelling what is left");
   // gRPC ends a call that arrives in the instant of its shutdown with CANCELLED, which may mean anything. So callers
   // who still come are told that this server drains, and may go elsewhere, until a balancer has noticed and sends no
   // more.
-  engine.lifecycle.AwaitQuiet(kQuiet, std::min(end, absl::Now() + kTellMax));
+  engine.lifecycle.AwaitQuiet(kQuiet, std::min(end, Now() + kTellMax));
   // With nothing at work only answers on their way are waited for; else everything left is cancelled at once.
   const absl::Duration grace = idle ? absl::Milliseconds(500) : absl::ZeroDuration();
   parts_->acceptor.Stop();

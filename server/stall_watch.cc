@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "core/clock.h"
 
 namespace attnd::server {
 
@@ -45,7 +45,7 @@ void StallWatch::Run() {
       }
     }
     lock.unlock();
-    for (const std::shared_ptr<Watched>& call : alive) call->Tick(absl::Now());
+    for (const std::shared_ptr<Watched>& call : alive) call->Tick(Now());
     alive.clear();
     lock.lock();
   }

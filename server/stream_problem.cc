@@ -5,7 +5,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "core/clock.h"
 #include "server/wire/decode.h"
 #include "server/wire/encode.h"
 
@@ -23,7 +23,7 @@ absl::Status Prefixed(absl::string_view path, const absl::Status& status) {
 }  // namespace
 
 StreamProblem::StreamProblem(Engine& engine, std::uint64_t id, const CallHead& head, BlockWriter& writer)
-    : last_piece(absl::Now()),
+    : last_piece(Now()),
       engine_(engine),
       id_(id),
       opened_at_(last_piece),
@@ -58,7 +58,7 @@ absl::Status StreamProblem::Begin(const v1::AttendRequest& header, RawMessage ra
   if (!understood.ok()) return understood.status();
   shape_ = DescribeProblem(*understood->problem);
   row_.SetShape(shape_);
-  const absl::Duration left = stopper_.token()->deadline() - absl::Now();
+  const absl::Duration left = stopper_.token()->deadline() - Now();
   if (absl::Status status = engine_.admission.CheckDeadline(understood->demand, left); !status.ok()) return status;
   const Demand& demand = understood->demand;
   if (absl::Status status = reservation_.GrowTo("bytes of memory", demand.memory_bytes); !status.ok()) return status;
@@ -81,7 +81,7 @@ absl::Status StreamProblem::Begin(const v1::AttendRequest& header, RawMessage ra
     if (arrived == nullptr) ++missing_others_;
   });
   missing_ = pending_.size();
-  if (complete()) complete_at_ = startable_at_ = absl::Now();
+  if (complete()) complete_at_ = startable_at_ = Now();
   early_ = !understood->problem->reference && input_bytes_ >= kEarlyBytesMin;
 
   v1::Statistics& statistics = *closing_.mutable_statistics();
@@ -103,10 +103,10 @@ absl::Status StreamProblem::Accept(const v1::TensorPiece& piece, RawMessage& raw
     raw.CopyOut({{data, pending.buffer.data() + piece.offset_bytes()}});
     if (pending.cover.complete()) {
       if (pending.arrived == nullptr) --missing_others_;
-      if (--missing_ == 0) complete_at_ = absl::Now();
+      if (--missing_ == 0) complete_at_ = Now();
     }
     if (pending.arrived != nullptr) pending.arrived->store(pending.cover.prefix(), std::memory_order_release);
-    if (can_start()) startable_at_ = std::min(startable_at_, absl::Now());
+    if (can_start()) startable_at_ = std::min(startable_at_, Now());
     // No word for each crumb.
     if ((news_bytes_ += data.bytes) < kNewsBytesMin && !pending.cover.complete()) return absl::OkStatus();
     news_bytes_ = 0;
@@ -134,7 +134,7 @@ absl::Status StreamProblem::Run(std::function<void(const AttentionReport&)> done
   if (!place.ok()) return place.status();
   place_ = *std::move(place);
   problem_ = understood->problem;
-  waited_ = absl::Now() - startable_at_;
+  waited_ = Now() - startable_at_;
   row_.SetStage(Stage::kComputing);
   stopper_.Set(StartAttention(problem_, sink_, engine_.executor, stopper_.token(), std::move(done), job_class_,
                               complete() ? nullptr : &arrived_));

@@ -172,5 +172,31 @@ TEST(BufferPoolTest, LargeBuffersAreItsBlocksAndSmallOnesAreNot) {
   EXPECT_EQ(pool.bytes_kept(), 0);
 }
 
+// In builds that poison: nothing of what was there before can be read, from large buffers, small ones or scratch.
+TEST(BufferPoolTest, PoisonStandsWhereAnotherBufferWas) {
+  if (!kPoisons) {
+    std::vector<unsigned char> bytes(16, 7);
+    Poison(bytes.data(), bytes.size());
+    EXPECT_EQ(std::count(bytes.begin(), bytes.end(), 7), 16);  // what is shipped pays nothing
+    return;
+  }
+  BufferPool::Global().SetBytesMax(kKeepAll);
+  for (const std::int64_t count : {1, 1000, 1 << 20}) {
+    const void* first = nullptr;
+    for (int time = 0; time < 3; ++time) {
+      const AlignedBuffer<unsigned char> buffer(count);
+      EXPECT_EQ(std::count(buffer.data(), buffer.data() + count, kPoison), count);
+      if (time > 0 && count == 1 << 20) EXPECT_EQ(buffer.data(), first);  // the same pages
+      first = buffer.data();
+      std::memset(buffer.data(), 'S', static_cast<std::size_t>(count));
+    }
+  }
+  BufferPool::Global().SetBytesMax(0);
+  Scratch scratch;
+  std::memset(scratch.Reserve(5000), 'S', 5000);
+  const std::byte* const again = scratch.Reserve(100);
+  EXPECT_EQ(std::count(again, again + 100, std::byte{kPoison}), 100);
+}
+
 }  // namespace
 }  // namespace attnd

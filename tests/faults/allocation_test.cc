@@ -1,46 +1,16 @@
-// What the core asks of the allocator: this binary counts every call of operator new.
+// What the core asks of the allocator, and what becomes of a problem when it says no, at each of its requests in turn.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <random>
 #include <vector>
 
 #include "core/attention.h"
 #include "tests/core/inputs.h"
-
-namespace {
-
-std::atomic<std::int64_t> allocations{0};
-
-void* Allocate(std::size_t bytes, std::size_t alignment) {
-  ++allocations;
-  void* const block = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  if (block == nullptr) throw std::bad_alloc();
-  return block;
-}
-
-// Not inlined, lest the compiler believe that new and free are mismatched.
-[[gnu::noinline]] void Release(void* block) { std::free(block); }
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return Allocate(bytes, alignof(std::max_align_t)); }
-void* operator new[](std::size_t bytes) { return Allocate(bytes, alignof(std::max_align_t)); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return Allocate(bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new[](std::size_t bytes, std::align_val_t alignment) {
-  return Allocate(bytes, static_cast<std::size_t>(alignment));
-}
-void operator delete(void* block) noexcept { Release(block); }
-void operator delete[](void* block) noexcept { Release(block); }
-void operator delete(void* block, std::size_t) noexcept { Release(block); }
-void operator delete[](void* block, std::size_t) noexcept { Release(block); }
-void operator delete(void* block, std::align_val_t) noexcept { Release(block); }
-void operator delete[](void* block, std::align_val_t) noexcept { Release(block); }
-void operator delete(void* block, std::size_t, std::align_val_t) noexcept { Release(block); }
-void operator delete[](void* block, std::size_t, std::align_val_t) noexcept { Release(block); }
+#include "tests/core/random_problem.h"
+#include "tests/faults/failing_new.h"
 
 namespace attnd {
 namespace {
@@ -75,6 +45,136 @@ TEST(AllocationTest, ASmallProblemAllocatesNothingOnceItsThreadIsWarm) {
        std::vector<float>(reinterpret_cast<float*>(output.data()), reinterpret_cast<float*>(output.data()) + 5 * 64)) {
     EXPECT_EQ(value, 3.0F);
   }
+}
+
+// One run: its tensors, or RESOURCE_EXHAUSTED from the job, or nothing where bad_alloc came to the caller, who has its
+// problem still.
+absl::StatusOr<DenseAnswer> RunOnce(const ProblemInputs& inputs, Executor& executor) {
+  static const absl::Status out_of_memory = absl::ResourceExhaustedError("bad_alloc");  // later there is no memory for it
+  try {
+    const absl::StatusOr<Problem> problem = Problem::Create(inputs, {});
+    if (!problem.ok()) return problem.status();
+    return Attend(*problem, executor);
+  } catch (const std::bad_alloc&) {
+    return out_of_memory;
+  }
+}
+
+// Fails each allocation of a run, the first, the second, and so on until a run meets none that fails. After each the
+// pool is idle and the next run gives the very bytes. Gives how many runs failed.
+std::int64_t FailEachAllocation(const ProblemInputs& inputs, Executor& executor, std::int64_t count) {
+  const absl::StatusOr<DenseAnswer> right = RunOnce(inputs, executor);
+  EXPECT_TRUE(right.ok()) << right.status();
+  if (!right.ok()) return 0;
+  std::int64_t failed = 0;
+  for (std::int64_t n = 1;; ++n) {
+    std::optional<absl::StatusOr<DenseAnswer>> answer;
+    bool met = false;
+    {
+      const FailingAllocation failing(n, count);
+      answer = RunOnce(inputs, executor);
+      met = failing.HasFailed();
+    }
+    if (!answer->ok()) {
+      ++failed;
+      EXPECT_EQ(answer->status().code(), absl::StatusCode::kResourceExhausted) << answer->status();
+      EXPECT_TRUE(met);
+      answer = RunOnce(inputs, executor);
+    }
+    EXPECT_TRUE(answer->ok()) << answer->status();
+    if (answer->ok()) {
+      EXPECT_EQ((*answer)->tensors, right->tensors) << "after allocation " << n;
+    }
+    if (!met || ::testing::Test::HasFailure()) return failed;
+  }
+}
+
+struct Path {
+  const char* name;
+  std::function<void(ProblemInputs&, TensorStore&)> set;
+};
+
+const std::vector<Path>& Paths() {
+  static const auto* const paths = new std::vector<Path>{
+      {"tiles", [](ProblemInputs&, TensorStore&) {}},
+      {"reference", [](ProblemInputs& i, TensorStore&) { i.options.reference = true; }},
+      {"weights and scores",
+       [](ProblemInputs& i, TensorStore&) {
+         i.outputs = {OutputKind::kWeights, OutputKind::kLse, OutputKind::kScoresBiased};
+       }},
+      {"weights of the reference",
+       [](ProblemInputs& i, TensorStore&) {
+         i.options.reference = true;
+         i.outputs = {OutputKind::kWeights, OutputKind::kLse};
+       }},
+      {"ragged",
+       [](ProblemInputs& i, TensorStore&) {
+         i.options.q_len = {60, 3};
+         i.options.kv_len = {1, 80};
+         i.options.causal = true;
+       }},
+      {"pages",
+       [](ProblemInputs& i, TensorStore& store) {
+         i.k = store.Filled({4, 1, 40, 16}, 0.5, DType::kFloat32);
+         i.v = store.Filled({4, 1, 40, 16}, 1.5, DType::kFloat32);
+         i.options.page_table = store.Ints({2, 2}, {0, 3, 3, 1});
+       }},
+      {"rotary",
+       [](ProblemInputs& i, TensorStore&) {
+         i.options.rotary.emplace();
+         i.options.rotary->rotary_dim = 8;
+       }},
+  };
+  return *paths;
+}
+
+TEST(AllocationTest, EachAllocationMayFailOnEveryPath) {
+  Executor executor(2);
+  for (const Path& path : Paths()) {
+    for (const std::int64_t count : {1, 3}) {
+      SCOPED_TRACE(testing::Message() << path.name << ", " << count << " in a row");
+      TensorStore store;
+      std::mt19937 generator(5);
+      ProblemInputs inputs = RandomInputs({2, 2, 1, 70, 80, 16, 16}, store, generator);
+      path.set(inputs, store);
+      EXPECT_GT(FailEachAllocation(inputs, executor, count), 10);
+    }
+  }
+  EXPECT_EQ(executor.jobs_in_flight(), 0);
+}
+
+// Keys that are cut into ranges, and projections, whose shapes are their own.
+TEST(AllocationTest, EachAllocationMayFailWithRangesAndProjections) {
+  Executor executor(2);
+  TensorStore store;
+  std::mt19937 generator(6);
+  EXPECT_GT(FailEachAllocation(RandomInputs({1, 4, 1, 1, 20000, 16, 16}, store, generator), executor, 1), 10);
+  ProblemInputs inputs;
+  inputs.x = store.Filled({2, 40, 24}, 0.5, DType::kFloat32);
+  inputs.projection.emplace();
+  inputs.projection->q_heads = inputs.projection->kv_heads = 2;
+  for (auto* weights : {&inputs.projection->w_q, &inputs.projection->w_k, &inputs.projection->w_v}) {
+    *weights = store.Filled({24, 32}, 0.25, DType::kFloat32);
+  }
+  inputs.projection->w_o = store.Filled({32, 20}, 0.125, DType::kFloat32);
+  for (const bool reference : {false, true}) {
+    inputs.options.reference = reference;
+    EXPECT_GT(FailEachAllocation(inputs, executor, 1), 10);
+  }
+  EXPECT_EQ(executor.jobs_in_flight(), 0);
+}
+
+TEST(AllocationTest, EachAllocationMayFailOfProblemsMadeByChance) {
+  Executor executor(2);
+  for (unsigned seed = 0; seed < 30; ++seed) {
+    SCOPED_TRACE(seed);
+    TensorStore store;
+    std::mt19937 generator(seed);
+    const Pick pick = PickFrom(generator);
+    const Shape shape = RandomShape(pick);
+    FailEachAllocation(RandomProblem(pick, shape, store), executor, 1);
+  }
+  EXPECT_EQ(executor.jobs_in_flight(), 0);
 }
 
 }  // namespace

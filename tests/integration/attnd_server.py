@@ -27,12 +27,13 @@ MESSAGE_BYTES_MAX = 512 << 20
 class AttndServer:
     """Starts in the constructor, stops in stop() or at the end of a `with`; any end but a clean one is an error."""
 
-    def __init__(self, *flags, listen="127.0.0.1:0", preexec=None, admin=False):
+    def __init__(self, *flags, listen="127.0.0.1:0", preexec=None, admin=False, stderr=None):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="attnd-test-"))
         self.log_path = self.folder / "log"
         self._port_file = self.folder / "port"
         self._admin_port_file = self.folder / "admin_port"
         self._channels = []
+        self.host = listen.rpartition(":")[0] if listen.count(":") == 1 else "127.0.0.1"
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 [
@@ -45,7 +46,7 @@ class AttndServer:
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
-                stderr=subprocess.STDOUT,
+                stderr=stderr or subprocess.STDOUT,
                 preexec_fn=preexec,
             )
         self.pid = self.process.pid
@@ -54,7 +55,7 @@ class AttndServer:
         except BaseException:
             self.kill()
             raise
-        self.address = f"127.0.0.1:{self.port}"
+        self.address = f"{self.host}:{self.port}"
 
     def _wait_for_port(self):
         end = time.monotonic() + START_SECONDS_MAX

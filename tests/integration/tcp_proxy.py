@@ -7,14 +7,19 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 
 SEND_TURN_US = 50_000  # a thread inside send would keep a socket open beyond its close for longer
 
 
 class TcpProxy:
-    """Forwards every connection to `port` of the loopback. Thread rule: one thread of the test uses it."""
+    """Forwards every connection to `port` of the loopback. Thread rule: one thread of the test uses it.
 
-    def __init__(self, port):
+    dribble: bytes that are passed on at once, and seconds of pause after each such part.
+    """
+
+    def __init__(self, port, dribble=None):
+        self._dribble = dribble
         self._server_port = port
         self._flowing = threading.Event()
         self._flowing.set()
@@ -75,11 +80,13 @@ class TcpProxy:
             self._start(self._forward, client, server)
             self._start(self._forward, server, client)
 
-    @staticmethod
-    def _send_all(target, data):
+    def _send_all(self, target, data):
+        part_bytes, pause_seconds = self._dribble or (len(data), 0)
         while data:
             with contextlib.suppress(BlockingIOError):  # a socket that was closed meanwhile is an OSError
-                data = data[target.send(data) :]
+                data = data[target.send(data[:part_bytes]) :]
+            if pause_seconds:
+                time.sleep(pause_seconds)
 
     def _forward(self, source, target):
         """Until either end closes; then both are ended."""
