@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
+#include "core/clock.h"
 #include "absl/time/time.h"
 #include "attnd/v1/attention.pb.h"
 #include "core/attention.h"

@@ -3,7 +3,8 @@
 #
 #   tests/run.sh [--all] [--yes]
 #
-#   (nothing)  unit, conformance, integration and interop tests of the release build (up to 20 minutes on 2 cores)
+#   (nothing)  unit, conformance, integration, adversarial and interop tests of the release build (up to 20 minutes on
+#              2 cores)
 #   --all      the above, and style, deploy, static checks, sanitizers, fuzzers and the container (up to 55 minutes)
 #   --yes      do not ask before installing packages, even at a terminal
 #
@@ -91,6 +92,7 @@ step "build: release" build release
 step "unit tests: release" units release
 step "conformance tests" pytests build/release/bin tests/conformance
 step "integration tests" pytests build/release/bin tests/integration
+step "adversarial tests" pytests build/release/bin tests/adversarial
 step "interop tests" pytests build/release/bin tests/interop
 
 if [ "$all" = 1 ]; then

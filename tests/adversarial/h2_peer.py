@@ -19,7 +19,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SERVICE = "/attnd.v1.AttentionService/"
 WINDOW_BYTES_MAX = (1 << 31) - 1
 FRAME_BYTES_MAX = 16384  # what any peer takes
-HANG_SECONDS = 30  # a bound for hangs
+HANG_SECONDS = 10  # a bound for hangs
 
 
 @dataclasses.dataclass

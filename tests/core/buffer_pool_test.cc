@@ -186,7 +186,9 @@ TEST(BufferPoolTest, PoisonStandsWhereAnotherBufferWas) {
     for (int time = 0; time < 3; ++time) {
       const AlignedBuffer<unsigned char> buffer(count);
       EXPECT_EQ(std::count(buffer.data(), buffer.data() + count, kPoison), count);
-      if (time > 0 && count == 1 << 20) EXPECT_EQ(buffer.data(), first);  // the same pages
+      if (time > 0 && count == 1 << 20) {
+        EXPECT_EQ(buffer.data(), first);  // the same pages
+      }
       first = buffer.data();
       std::memset(buffer.data(), 'S', static_cast<std::size_t>(count));
     }
