@@ -1,6 +1,7 @@
 #include "server/gate.h"
 
 #include <grpc/grpc_security_constants.h>
+#include <grpc/support/time.h>
 
 #include <string>
 #include <utility>
@@ -8,7 +9,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "attnd/v1/attention.pb.h"
 #include "core/clock.h"
 #include "server/attend.h"
@@ -30,9 +30,11 @@ absl::string_view Metadata(const CallContext& context, const char* name) {
 }
 
 absl::Time DeadlineOf(const CallContext& context) {
-  const std::chrono::system_clock::time_point deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
-  return Now() + (absl::FromChrono(deadline) - absl::Now());  // gRPC made it from the time that is left
+  // As gRPC has it, by a clock that does not jump; its deadline() is by the time of day.
+  const gpr_timespec deadline = context.raw_deadline();
+  if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0) return absl::InfiniteFuture();
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  return Now() + absl::Seconds(left.tv_sec) + absl::Nanoseconds(left.tv_nsec);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ from h2_peer import H2Peer, data_frames, prefixed
 from survival import survives
 
 MIB = 1 << 20
-UNPACKED_BYTES = 1024 * MIB  # from 1 MiB
+UNPACKED_BYTES = 256 * MIB  # from 256 KiB
 
 
 @functools.lru_cache
