@@ -1,4 +1,4 @@
-"""What a gRPC message's prefix claims against what comes: nothing is allocated for a claim, and a lie is the call's end."""
+"""What a gRPC message's prefix claims against what comes: no memory for a claim, and a lie is the call's end."""
 
 import grpc
 import pytest

@@ -1,4 +1,4 @@
-"""The machine's clock is set, by a day and back, under everything that waits: deadlines and limits mean time that passed.
+"""The machine's clock is set, by a day and back, under all that waits: deadlines and limits mean time that passed.
 
 The server runs with wall_clock.c under it, so that its time of day jumps when a test says so.
 """

@@ -111,7 +111,9 @@ def test_a_line_that_is_cut_and_comes_back_in_time(line):
         assert answers == [right]
 
 
-@pytest.mark.parametrize("rule", ["tcp dport 1-65535 drop", "meta l4proto tcp reject with tcp reset"], ids=["cut", "rst"])
+@pytest.mark.parametrize(
+    "rule", ["tcp dport 1-65535 drop", "meta l4proto tcp reject with tcp reset"], ids=["cut", "reset"]
+)
 def test_a_line_that_stays_cut(line, rule):
     """The server lets go of the work and the connection by its own pings, and answers when the line is back."""
     with line.server("--peer_silence_ms=1000", "--compute_ms_max=3600000") as server:

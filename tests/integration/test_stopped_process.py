@@ -1,4 +1,4 @@
-"""SIGSTOP and SIGCONT under load, and SIGKILL and a successor: each call has one outcome, and the next ones are right."""
+"""SIGSTOP and SIGCONT under load, SIGKILL and a successor: each call has one outcome, and the next ones are right."""
 
 import pathlib
 import signal
