@@ -35,14 +35,15 @@ class ReferenceUnit : public ResumableUnit {
 
  private:
   bool GoOn(const WorkerContext& context, Scratch& scratch) override {
-    const bool done = Compute(scratch.Reserve(Reference::ScratchBytes(*run_.problem)), at_,
-                              [&] { return run_.cancel->ShouldStop() || context.ShouldPause(); });
+    if (kept_ == nullptr) kept_ = scratch.Reserve(Reference::ScratchBytes(*run_.problem));
+    const bool done = Compute(kept_, at_, [&] { return run_.cancel->ShouldStop() || context.ShouldPause(); });
     if (!done) return run_.cancel->ShouldStop();
     Store();
     return true;
   }
 
   Reference::Progress at_;
+  std::byte* kept_ = nullptr;  // holds what it came to from one turn to the next
 };
 
 // One token's projections and rotary embedding.

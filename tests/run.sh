@@ -104,7 +104,7 @@ if [ "$all" = 1 ]; then
   step "build: asan" build asan
   step "unit tests: asan" units asan
   step "conformance and integration tests: asan" pytests build/asan/bin tests/conformance tests/integration \
-    --ignore-glob='*/test_large_context.py' --ignore-glob='*/test_memory_returns.py' \
+    --ignore-glob='*/test_large_context.py' --ignore-glob='*/test_memory_returns.py' --ignore-glob='*/test_confined_memory.py' \
     --deselect=integration/test_memory_limit.py::test_everything_at_once # shadow memory has no bounds
   # Only the fuzzers, and what they link.
   step "build: fuzz" build fuzz $(basename -as .cc tests/fuzz/*_fuzz.cc)
