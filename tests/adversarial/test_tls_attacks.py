@@ -31,7 +31,8 @@ def pki(tmp_path_factory):
 def header_of_4_mib():
     """The dribble that costs most where it is read: one header in CONTINUATION frames."""
     part = frames.ContinuationFrame(1, b"v" * 1024).serialize()
-    return PREFACE + frames.SettingsFrame(0).serialize() + frames.HeadersFrame(1, b"\x00\x01x").serialize() + part * 4096
+    head = frames.HeadersFrame(1, b"\x00\x01x").serialize()
+    return PREFACE + frames.SettingsFrame(0).serialize() + head + part * 4096
 
 
 def plain(_, peer):
