@@ -3,8 +3,8 @@
 #   docker build -t attnd .
 #   docker run --rm --read-only -p 127.0.0.1:50051:50051 attnd
 #
-# The server listens on all of the container's addresses, without TLS until the command says otherwise; what reaches it, and its
-# admin port, is decided where ports are published.
+# The server listens on all of the container's addresses, without TLS until the command says otherwise; what reaches it,
+# and its admin port, is decided where ports are published.
 ARG BASE=debian:trixie
 
 FROM ${BASE} AS build
@@ -18,9 +18,9 @@ COPY server /src/server
 COPY client /src/client
 WORKDIR /src
 RUN cmake --preset release -DATTND_TESTS=OFF -DATTND_BENCH=OFF && cmake --build --preset release --target attnd attn
-# The run stage's whole file system: binaries, every library that the loader would find for them, one user, and the Debian
-# packages that these libraries are of, where scanners look for them and in one list. No time of the build is in it:
-# the same sources and packages give the same bytes.
+# The run stage's whole file system: binaries, every library that the loader would find for them, one user, and the
+# Debian packages that these libraries are of, where scanners look for them and in one list. No time of the build is in
+# it: the same sources and packages give the same bytes.
 ARG SOURCE_DATE_EPOCH=0
 RUN set -eu; root=/image; list=$root/usr/share/attnd/packages.txt; known=$root/var/lib/dpkg/status.d; \
     mkdir -p $root/usr/bin $root/etc $root/tmp $root/usr/share/attnd $known; \

@@ -80,8 +80,8 @@ CallReactor* Gate::CreateReactor(CallContext* context) {
   head.deadline = DeadlineOf(*context);
   head.method = "other";
   head.request_id = RequestIdFrom(Metadata(*context, "x-request-id"));
-  // As trailing metadata: an answer with headers of its own would not be one of trailers only, by which a balancer knows
-  // that nothing was begun and that another server may be asked.
+  // As trailing metadata: an answer with headers of its own would not be one of trailers only, by which a balancer
+  // knows that nothing was begun and that another server may be asked.
   context->AddTrailingMetadata("x-request-id", head.request_id);
   if (const absl::string_view traceparent = Metadata(*context, "traceparent"); IsTraceparent(traceparent)) {
     head.traceparent = std::string(traceparent);

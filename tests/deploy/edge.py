@@ -50,8 +50,8 @@ def mounted_secret(folder, write):
 class Edge:
     """One Envoy; stopped at the end of a `with`.
 
-    It speaks TLS with servers where an authority `upstream` signed theirs and its own certificate, and plaintext else. It is
-    ready when `healthy` servers are; all of them unless told otherwise.
+    It speaks TLS with servers where an authority `upstream` signed theirs and its own certificate, and plaintext else.
+    It is ready when `healthy` servers are; all of them unless told otherwise.
     """
 
     def __init__(self, ports, upstream=None, healthy=None):

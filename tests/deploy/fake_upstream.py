@@ -1,5 +1,5 @@
-"""A gRPC server in this process that keeps what it was sent and answers as it is told: what the edge passes on, and what it
-tries again, is seen here."""
+"""A gRPC server in this process that keeps what it was sent and answers as it is told: here one sees what the edge passes
+on, and what it tries again."""
 
 import threading
 from concurrent import futures

@@ -1,4 +1,4 @@
-"""What the project itself says: flags and their defaults, the watchdog, the image. Checked against what deploy/ uses."""
+"""What the project says of itself: flags and their defaults, the watchdog, the image. What deploy/ uses must agree."""
 
 import re
 

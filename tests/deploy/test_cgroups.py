@@ -1,4 +1,4 @@
-"""Threads and memory by the cgroups around the process: v1 and v2, its own group's limits and those of groups around it.
+"""Threads and memory by the cgroups of the process: v1 and v2, limits of its own group and of groups around it.
 
 The server sees files of the test's in place of /sys/fs/cgroup and its own /proc/PID/cgroup, in a mount namespace of its
 own. tests/container.sh has real groups.

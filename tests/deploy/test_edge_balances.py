@@ -1,4 +1,4 @@
-"""deploy/envoy with the real Envoy before three servers: who gets how much, and what happens when servers come and go."""
+"""deploy/envoy with the real Envoy before three servers: who gets how much, and what happens when they come and go."""
 
 import collections
 import contextlib
@@ -119,7 +119,8 @@ def test_a_server_that_stands_still_is_left_out(fleet):
         load.goes_on(200)
         assert edge.hosts()[still.port][1]["rq_total"] > before
         load.end()
-    # Only those that it held may have failed: one call a caller at most, if it stood still for longer than a ping may take.
+    # Only those that it held may have failed: one call a caller at most, if it stood still for longer than a ping may
+    # take.
     bad = edge.ended(load.bad())
     assert len(bad) <= 6 and all(port_of(line) == still.port for line in bad.values()), load.bad()
 

@@ -32,7 +32,10 @@ def test_envoy_takes_the_configuration_as_it_is(tmp_path):
     for file in CONFIG.glob("*.yaml"):
         (tmp_path / file.name).write_text(file.read_text().replace("/etc/envoy/", f"{tmp_path}/"))
     checked = subprocess.run(
-        [envoy_binary(), "--mode", "validate", "-c", tmp_path / "envoy.yaml"], capture_output=True, text=True, check=False
+        [envoy_binary(), "--mode", "validate", "-c", tmp_path / "envoy.yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert checked.returncode == 0, checked.stderr
     assert "eprecated" not in checked.stderr, checked.stderr

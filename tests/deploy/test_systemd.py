@@ -1,4 +1,4 @@
-"""deploy/systemd: the unit is one that systemd takes, confined as it says, and the server lives under that confinement."""
+"""deploy/systemd: the unit is one that systemd takes, confined as it says, and the server lives in that confinement."""
 
 import configparser
 import ctypes
