@@ -210,7 +210,7 @@ SERVER_FLAGS = ("--threads=1", "--connection_percent_max=100")
 class DeployedServer(AttndServer):
     """With mutual TLS, as it is deployed. The test's own calls come by a Unix socket, which stays plain."""
 
-    def __init__(self, certificate, port=0):
+    def __init__(self, certificate, port=0, **more):
         self._certificate = certificate
         self._sockets = tempfile.TemporaryDirectory(prefix="attnd-edge-")
         super().__init__(
@@ -219,6 +219,7 @@ class DeployedServer(AttndServer):
             f"--tls_key={certificate / 'tls.key'}",
             f"--tls_client_ca={certificate / 'ca.crt'}",
             listen=f"127.0.0.1:{port},unix:{self._sockets.name}/socket",
+            **more,
         )
 
     def channel(self, target=None, *options):
@@ -295,4 +296,4 @@ class Load:
         self.end()
 
 
-__all__ = ["EDGE_NAME", "Edge", "Load", "Named", "SERVER_FLAGS", "servers_with_an_edge"]
+__all__ = ["DeployedServer", "EDGE_NAME", "Edge", "Load", "Named", "SERVER_FLAGS", "servers_with_an_edge"]

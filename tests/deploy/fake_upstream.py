@@ -6,10 +6,13 @@ from concurrent import futures
 
 import grpc
 
-from attnd_server import health_pb2
+from attnd_server import MESSAGE_BYTES_MAX, health_pb2
 
 HEALTH = "/grpc.health.v1.Health/Check"
 SERVING = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING).SerializeToString()
+
+
+OPTIONS = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX)]
 
 
 class FakeUpstream(grpc.GenericRpcHandler):
@@ -20,7 +23,7 @@ class FakeUpstream(grpc.GenericRpcHandler):
         self.calls = []  # (method, metadata, seconds left), health checks left out
 
     def __enter__(self):
-        self._server = grpc.server(futures.ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)])
+        self._server = grpc.server(futures.ThreadPoolExecutor(16), options=OPTIONS)
         self._server.add_generic_rpc_handlers((self,))
         self.port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()

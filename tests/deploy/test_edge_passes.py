@@ -95,10 +95,12 @@ def test_what_a_server_may_have_computed_is_not_tried_again():
         assert len(edge.healthy()) == 2
 
 
-def test_a_server_that_drains_passes_its_calls_to_the_other():
+@pytest.mark.parametrize("message_bytes", [100, 15 << 20])
+def test_a_server_that_drains_passes_its_calls_to_the_other(message_bytes):
     with an_edge_before(ends(UNAVAILABLE), fine) as ((draining, other), edge):
+        attend = edge.channel().unary_unary("/attnd.v1.AttentionService/Attend")
         for _ in range(30):
-            assert call(edge, UNARY) == grpc.StatusCode.OK
+            assert attend(b"x" * message_bytes, timeout=CALL_SECONDS_MAX) == fine()
         assert len(other.calls) == 30
         assert draining.calls  # a choice of 30 that never fell on it: once in 10^9
 

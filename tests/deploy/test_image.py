@@ -3,6 +3,7 @@
 import json
 import re
 
+from attnd_server import BIN
 from project import split_flags, text, version
 
 DOCKERFILE = text("Dockerfile")
@@ -20,6 +21,12 @@ def test_the_command_is_one_that_the_server_takes():
     assert re.search(r"^EXPOSE (.*)$", DOCKERFILE, re.MULTILINE).group(1).split() == [port, admin_port]
     assert words("HEALTHCHECK")[1:] == ["health", f"--server=127.0.0.1:{port}"]
     assert words("ENTRYPOINT") == ["/usr/bin/attnd"]
+
+
+def test_no_place_of_the_build_is_in_the_binaries():
+    for name in ("attnd", "attn"):
+        found = set(re.findall(rb"[\x20-\x7e]*/(?:server|client|core|proto)/\w+\.(?:cc|h)", (BIN / name).read_bytes()))
+        assert not {path for path in found if path.startswith(b"/")}, found
 
 
 def test_labels():

@@ -11,6 +11,8 @@ import pytest
 
 from aftermath import good_call, long_request, random_request
 from attnd_server import BIN, ROOT, AttndServer
+from certificates import Authority
+from edge import DeployedServer, Edge
 from project import drain_ms, number_flags, split_flags, watchdog_seconds
 import wire
 
@@ -119,10 +121,15 @@ def only_these(names):
     return load
 
 
-def test_the_server_lives_with_its_system_calls(service):
+def test_the_server_lives_with_its_system_calls(service, tmp_path):
     allowed = system_calls(service["SystemCallFilter"])
     assert "accept4" in allowed and not {"mount", "ptrace", "setuid", "bpf", "kexec_load"} & allowed
-    with AttndServer(preexec=only_these(allowed)) as server:
+    authority = Authority(tmp_path)
+    certificate = authority.issue(tmp_path / "attnd", "attnd")
+    with DeployedServer(certificate, preexec=only_these(allowed), admin=True) as server:
+        with Edge([server.port], upstream=authority) as edge:  # by TLS
+            wire.attend(edge.stub(), random_request(1, 8, 8))
+        assert server.admin("/metrics")[0] == 200
         good_call(server)
         for request in (random_request(8, 512, 64), long_request(512)):
             for call in (wire.attend, wire.attend_stream):
