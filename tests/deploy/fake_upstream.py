@@ -1,5 +1,7 @@
-"""A gRPC server in this process that keeps what it was sent and answers as it is told: here one sees what the edge passes
-on, and what it tries again."""
+"""A gRPC server in this process that keeps what it was sent and answers as it is told.
+
+What the edge passes on, and what it tries again, is seen here.
+"""
 
 import threading
 from concurrent import futures

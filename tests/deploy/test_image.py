@@ -1,4 +1,4 @@
-"""The Dockerfile's command, ports and labels agree with the server and with each other. tests/container.sh builds it."""
+"""The Dockerfile's command, ports and labels agree with the server and each other. tests/container.sh builds it."""
 
 import json
 import re

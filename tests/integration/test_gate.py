@@ -1,4 +1,4 @@
-"""One gate in front of every method: each identity tries each method that the descriptors know, and some they do not."""
+"""The gate before every method: each identity tries each method that the descriptors know, and some that they do not."""
 
 import hashlib
 import json
