@@ -1,4 +1,4 @@
-"""The gate before every method: each identity tries each method that the descriptors know, and some that they do not."""
+"""The gate before every method: each identity tries each method that the descriptors know, and some that are not."""
 
 import hashlib
 import json
