@@ -5,6 +5,7 @@
 #include <openssl/rand.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <initializer_list>
 #include <map>
@@ -129,13 +130,15 @@ absl::StatusOr<IdentityRule> ReadIdentity(const json& object, const std::string&
   if (!tokens.ok()) return tokens.status();
   for (const std::string& token : *tokens) {
     TokenDigest digest;
-    const std::string bytes = absl::HexStringToBytes(token);
     if (token.size() != 2 * digest.size() || token.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos) {
       // What came may be a token itself: it is not repeated.
       return Wrong(absl::StrCat(path, ".tokens_sha256"), absl::StrCat("a string of ", token.size(), " bytes"),
                    "the 64 hex digits of a token's SHA-256");
     }
-    std::copy(bytes.begin(), bytes.end(), digest.begin());
+    for (std::size_t i = 0; i < digest.size(); ++i) {
+      const char* const digits = token.data() + 2 * i;
+      std::from_chars(digits, digits + 2, digest[i], 16);
+    }
     rule.tokens.push_back(digest);
   }
   absl::StatusOr<std::vector<std::string>> certificates = Strings(object, path, "certificates");

@@ -245,8 +245,9 @@ def servers_with_an_edge(count=3):
 
 
 def _end(servers, failure):
-    for server in servers:
-        server.__exit__(*failure)
+    with contextlib.ExitStack() as ends:  # of each of them, whatever the others' ends say
+        for server in servers:
+            ends.callback(server.__exit__, *failure)
 
 
 class Load:
