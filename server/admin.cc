@@ -39,11 +39,6 @@ int LogMessage(const mg_connection*, const char* message) {
   return 1;
 }
 
-// Whether the peer is on this machine.
-bool IsLoopback(absl::string_view address) {
-  return absl::StartsWith(address, "127.") || address == "::1" || absl::StartsWith(address, "::ffff:127.");
-}
-
 // Connects to host:port and leaves.
 void Knock(const std::string& address) {
   const std::size_t colon = address.rfind(':');
@@ -55,7 +50,8 @@ void Knock(const std::string& address) {
   if (getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return;
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd >= 0) {
-    connect(fd, found->ai_addr, found->ai_addrlen);
+    // Whether it succeeds does not matter, only that somebody came.
+    [[maybe_unused]] const int connected = connect(fd, found->ai_addr, found->ai_addrlen);
     close(fd);
   }
   freeaddrinfo(found);
@@ -75,6 +71,10 @@ absl::string_view Reason(int code) {
 }
 
 }  // namespace
+
+bool IsLoopback(absl::string_view address) {
+  return absl::StartsWith(address, "127.") || address == "::1" || absl::StartsWith(address, "::ffff:127.");
+}
 
 struct Admin::Answer {
   int code = 200;

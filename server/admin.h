@@ -48,4 +48,7 @@ class Admin {
   std::string address_;
 };
 
+// Whether a peer of this numeric address is on this machine.
+bool IsLoopback(absl::string_view address);
+
 }  // namespace attnd::server

@@ -25,7 +25,7 @@ using prometheus::MetricType;
 
 constexpr absl::string_view kMethods[] = {"Attend", "AttendStream",         "Plan", "Info", "Check",
                                           "Watch",  "ServerReflectionInfo", "other"};
-constexpr std::size_t kMethodCount = std::size(kMethods), kOther = kMethodCount - 1;
+constexpr std::size_t kMethodCount = std::size(kMethods);
 constexpr std::size_t kProblemMethodCount = 2;  // the first of them carry problems
 constexpr absl::string_view kIdentityClasses[] = {"anonymous", "token", "certificate"};
 constexpr std::size_t kCodeCount = 17;  // 0 to UNAUTHENTICATED, as gRPC numbers them
