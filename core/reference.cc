@@ -9,6 +9,12 @@ namespace attnd {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Threads that compute take subnormal numbers for 0. A cap so small is the smallest number that is not.
+double SoftCap(double score, double cap) {
+  cap = std::max(cap, std::numeric_limits<double>::min());
+  return cap * std::tanh(score / cap);
+}
 constexpr std::int64_t kPollMultiplyAdds = 1 << 16;
 // What a key costs beside its product, in multiply-adds: its rules, the steps of its logit, its exponential.
 constexpr std::int64_t kKeyMultiplyAdds = 32;
@@ -266,7 +272,7 @@ bool Reference::ScoreKeys(std::int64_t b, std::int64_t h, std::int64_t i, const 
     double dot = 0;
     for (std::int64_t t = 0; t < p.d_k; ++t) dot += scratch.query[t] * scratch.key[t];
     const double scaled = p.scale * dot;
-    const double capped = p.softcap ? *p.softcap * std::tanh(scaled / *p.softcap) : scaled;
+    const double capped = p.softcap ? SoftCap(scaled, *p.softcap) : scaled;
     double logit = capped;
     if (!p.alibi_slopes.empty()) {
       logit -= static_cast<double>(p.alibi_slopes[h]) * std::abs(position - static_cast<double>(j));

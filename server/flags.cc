@@ -102,6 +102,10 @@ absl::StatusOr<ServerConfig> ParseFlags(int argc, char** argv) {
   if (rest.size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat("argument \"", rest[1], "\": expected flags only, see --help"));
   }
+  return ReadFlags();
+}
+
+absl::StatusOr<ServerConfig> ReadFlags() {
   ServerConfig config;
 #define ATTND_READ(name, value, smallest, largest, meaning) config.name = absl::GetFlag(FLAGS_##name);
   ATTND_NUMBER_FLAGS(ATTND_READ)

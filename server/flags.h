@@ -75,6 +75,9 @@ std::vector<FlagValue> NumberFlags(const ServerConfig& config);
 // prints the table and ends the process.
 absl::StatusOr<ServerConfig> ParseFlags(int argc, char** argv);
 
+// What the flags say now, checked.
+absl::StatusOr<ServerConfig> ReadFlags();
+
 // Every number within its range, every word one of its choices.
 absl::Status CheckConfig(const ServerConfig& config);
 

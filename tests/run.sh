@@ -98,13 +98,17 @@ step "interop tests" pytests build/release/bin tests/interop
 if [ "$all" = 1 ]; then
   step "deploy: tools" tests/venv.sh
   step "deploy tests: Envoy, Kubernetes, systemd, cgroups, the manual" pytests build/release/bin tests/deploy
+  step "soak: the rule it is judged by" pytests build/release/bin tests/bench
+  step "soak: 2 minutes of mixed load" "$python" tests/bench/soak.py --seconds 120
+  step "same bytes from two folders" deploy/reproducible.sh attnd_wire
   step "static checks: clang-tidy" tests/style/tidy.sh
   step "build: tsan (core only)" build tsan
   step "unit tests: tsan" units tsan
   step "build: asan" build asan
   step "unit tests: asan" units asan
   step "conformance and integration tests: asan" pytests build/asan/bin tests/conformance tests/integration \
-    --ignore-glob='*/test_large_context.py' --ignore-glob='*/test_memory_returns.py' --ignore-glob='*/test_confined_memory.py' \
+    --ignore-glob='*/test_large_context.py' --ignore-glob='*/test_memory_returns.py' \
+    --ignore-glob='*/test_confined_memory.py' --ignore-glob='*/test_hardening.py' \
     --deselect=integration/test_memory_limit.py::test_everything_at_once # shadow memory has no bounds
   # Only the fuzzers, and what they link.
   step "build: fuzz" build fuzz $(basename -as .cc tests/fuzz/*_fuzz.cc)

@@ -1,10 +1,12 @@
 // Sizes around every power of two at which a vector or a tile may end, each output against the float64 reference.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 #include <string>
 
 #include "tests/core/compare.h"
+#include "tests/core/inputs.h"
 #include "tests/core/random_problem.h"
 
 namespace attnd {
@@ -87,6 +89,26 @@ TEST(AttentionEdgesTest, BeyondTheEdges) {
   ExpectLikeReference({1, 1, 1, 33, 70, 1100, 2100}, DType::kBFloat16);
   ExpectLikeReference({1, 1, 1, 33, 70, 2050, 30}, DType::kFloat16);
   ExpectLikeReference({2, 4, 2, 140, 530, 17, 33}, DType::kFloat32, /*causal=*/true);
+}
+
+// Weights of a cap that leaves nothing of any score are equal, so each output is the mean of 1, 2 and 6.
+TEST(AttentionEdgesTest, ACapBelowEveryNormalNumberLeavesNoScore) {
+  for (const double cap : {std::numeric_limits<double>::denorm_min(), 0x1p-1023, 0x1p-1022, 0x1p-149, 0x1p-126}) {
+    for (const double scale : {0.0, 1.0}) {
+      for (const bool reference : {false, true}) {
+        TensorStore store;
+        ProblemInputs inputs;
+        inputs.q = store.Floats({1, 1, 1, 1}, {3}, DType::kFloat32);
+        inputs.k = store.Floats({1, 1, 3, 1}, {-5, 0, 7}, DType::kFloat32);
+        inputs.v = store.Floats({1, 1, 3, 1}, {1, 2, 6}, DType::kFloat32);
+        inputs.options.softcap = cap;
+        inputs.options.scale = scale;
+        inputs.options.reference = reference;
+        EXPECT_FLOAT_EQ(static_cast<float>(Answer(inputs).At(OutputKind::kOutput, 0, 0, 0, 0)), 3)
+            << cap << (reference ? " by the reference" : " in tiles");
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -86,7 +86,8 @@ class Sizes {
     if (std::exchange(head_, {b, kv_head}) == std::pair(b, kv_head)) return;
     keys_.clear();
     values_.clear();
-    for (std::int64_t j = 0; j < p_.kv_rows; ++j) {
+    // Keys beyond kv_len may be on no page.
+    for (std::int64_t j = 0; j < p_.kv_len[static_cast<std::size_t>(b)]; ++j) {
       keys_.push_back(LoadRow(p_.k, b, kv_head, j));
       double largest = 0;
       for (const double value : LoadRow(p_.v, b, kv_head, j)) {
@@ -121,8 +122,8 @@ class Sizes {
 
   const Problem& p_;
   std::pair<std::int64_t, std::int64_t> head_ = {-1, -1};
-  std::vector<std::vector<double>> keys_;  // [Nk][d_k]
-  std::vector<double> values_;             // [Nk]: the largest |v| of each key
+  std::vector<std::vector<double>> keys_;  // [kv_len][d_k]
+  std::vector<double> values_;             // [kv_len]: the largest |v| of each key
 };
 
 // One rounding to an output's dtype; to float32 it is part of the bound.

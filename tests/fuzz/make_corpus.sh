@@ -1,12 +1,26 @@
 #!/bin/sh
-# Makes the seeds of corpus/decode from the text messages in seeds/: ./make_corpus.sh (needs protoc). stream_*.txtpb are
-# AttendStreamRequests, the others AttendRequests.
+# Makes the seeds of the corpora from the text messages in seeds/ and NumPy's files of the client's tests:
+# ./make_corpus.sh (needs protoc). In seeds/, stream_*.txtpb are AttendStreamRequests, the others AttendRequests; in
+# seeds/options/ Options, each named by the digit that chooses the problem's shape; in seeds/reply/ likewise responses.
+# The seeds of corpus/flags and corpus/auth are texts and lie there.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$here/corpus/decode"
+encode() { # MESSAGE SEED: to stdout
+  protoc -I"$here/../../proto" --encode="attnd.v1.$1" attnd/v1/attention.proto <"$2"
+}
+mkdir -p "$here/corpus/decode" "$here/corpus/options" "$here/corpus/reply" "$here/corpus/npy"
 for seed in "$here"/seeds/*.txtpb; do
   name=$(basename "$seed" .txtpb)
   case $name in stream_*) message=AttendStreamRequest ;; *) message=AttendRequest ;; esac
-  protoc -I"$here/../../proto" --encode="attnd.v1.$message" attnd/v1/attention.proto \
-    <"$seed" >"$here/corpus/decode/$name"
+  encode $message "$seed" >"$here/corpus/decode/$name"
 done
+for seed in "$here"/seeds/options/*.txtpb; do
+  name=$(basename "$seed" .txtpb)
+  { printf "\\00${name%%_*}" && encode Options "$seed"; } >"$here/corpus/options/$name"
+done
+for seed in "$here"/seeds/reply/*.txtpb; do
+  name=$(basename "$seed" .txtpb)
+  case $name in stream_*) message=AttendStreamResponse ;; *) message=AttendResponse ;; esac
+  encode $message "$seed" >"$here/corpus/reply/$name"
+done
+cp "$here"/../client/data/*.np[yz] "$here/corpus/npy/"
