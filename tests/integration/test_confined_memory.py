@@ -76,13 +76,14 @@ def test_it_lives_within_its_limit():
 
 
 def overload(server):
-    """Twelve callers, each for 30 to 60 MiB at a time, twice."""
+    """Twelve callers, each for about 70 MiB, all at once, twice."""
     outcomes = dict.fromkeys(("good", "refused", "other"), 0)
-    lock, request = threading.Lock(), random_request(1, 1 << 16, 32)
+    lock, together, request = threading.Lock(), threading.Barrier(12), random_request(1, 1 << 17, 32)
     request.q.CopyFrom(random_request(1, 8, 32).q)
 
     def call(by):
         for _ in range(2):
+            together.wait()
             try:
                 by(server.stub(), request)
                 outcome = "good"

@@ -15,6 +15,7 @@ from attnd.v1 import attention_pb2_grpc
 from attnd_server import AttndServer, eventually
 
 CALLERS = 4
+SOON = ("grpc.max_reconnect_backoff_ms", 500)  # a channel tries again at least so often
 
 
 class Callers:
@@ -25,7 +26,7 @@ class Callers:
         self._request = random_request(4, 200, 64)
         self._right = wire.attend(server.stub(), self._request).raw
         self._threads = [
-            threading.Thread(target=self._run, args=(server.stub(), list(wire.CALLS.values())[n % 2]))
+            threading.Thread(target=self._run, args=(server.stub(SOON), list(wire.CALLS.values())[n % 2]))
             for n in range(CALLERS)
         ]
 
