@@ -39,7 +39,6 @@ bool Watch(int epoll, int fd, std::uint32_t events) {
 
 Acceptor::~Acceptor() {
   Stop();
-  for (const int fd : duplicates_) close(fd);
   for (const int fd : {epoll_, wake_}) {
     if (fd >= 0) close(fd);
   }
@@ -157,12 +156,8 @@ void Acceptor::Run() {
     if (paused_ && count == 0) WatchListeners(true);
     for (int i = 0; i < count; ++i) {
       const int fd = events[i].data.fd;
-      if (duplicates_.erase(fd) > 0) {
-        close(fd);  // the hang-up: gRPC or the peer has ended it
-        --engine_.connections_open;
-      } else if (fd != wake_) {
-        AcceptAll(fd);
-      }
+      // A hang-up: gRPC or the peer has ended it.
+      if (!engine_.connections.Remove(fd) && fd != wake_) AcceptAll(fd);
     }
   }
 }
@@ -176,7 +171,9 @@ void Acceptor::Pause() {
 
 void Acceptor::AcceptAll(int listener) {
   while (!paused_) {
-    const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    sockaddr_storage peer{};
+    socklen_t length = sizeof(peer);
+    const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&peer), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         Pause();
@@ -184,7 +181,7 @@ void Acceptor::AcceptAll(int listener) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       return;
     }
-    if (static_cast<std::int64_t>(duplicates_.size()) >= engine_.config.connections_max) {
+    if (static_cast<std::int64_t>(engine_.connections.size()) >= engine_.config.connections_max) {
       close(fd);
       ++turned_away_;
       engine_.metrics.ConnectionRefused(ConnectionRefusal::kLimit);
@@ -196,8 +193,7 @@ void Acceptor::AcceptAll(int listener) {
       if (duplicate >= 0) close(duplicate);
       return Pause();
     }
-    duplicates_.insert(duplicate);
-    ++engine_.connections_open;
+    engine_.connections.Add(duplicate, PeerName(peer));
     engine_.metrics.ConnectionAccepted();
     const int on = 1;
     // Both fail on a Unix socket, where they are not needed. A ping cannot pass bytes that the peer does not take: the

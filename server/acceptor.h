@@ -64,8 +64,7 @@ class Acceptor {
   std::atomic<std::int64_t> turned_away_{0};
   int epoll_ = -1, wake_ = -1;
   std::atomic<bool> stopping_{false};
-  bool paused_ = false;                 // out of descriptors; the loop's thread only, like the next
-  std::unordered_set<int> duplicates_;  // one an open connection
+  bool paused_ = false;  // out of descriptors; the loop's thread only
   std::thread thread_;
 };
 

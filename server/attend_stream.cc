@@ -60,6 +60,7 @@ class StreamCall final : public CallReactor,
   }
 
   void OnReadDone(bool ok) override {
+    asked_ |= ok;
     if (!ok) return EndOfRequests();
     const absl::Status status = CatchBadAlloc([this] { return ReadMessage(); });
     const std::lock_guard lock(mutex_);
@@ -94,6 +95,7 @@ class StreamCall final : public CallReactor,
   }
 
   void OnDone() override {
+    if (!asked_) CountUnread(engine_, head_);
     --engine_.streams_open;
     work_.reset();
     keep_.reset();  // the last act: this may be gone
@@ -319,6 +321,7 @@ class StreamCall final : public CallReactor,
   void CloseLocked(ProblemPtr problem, const absl::Status& status, const AttentionReport* report = nullptr) {
     if (!IsOpenLocked(problem)) return;
     problems_.erase(problem->id());
+    problem->pass = Pass();
     recent_.Add(problem->id());
     RequestRecord record = RecordOf(problem->id());
     record.shape = problem->shape();
@@ -402,17 +405,19 @@ class StreamCall final : public CallReactor,
 
   void FinishLocked(const absl::Status& status) {
     finished_ = true;
+    head_.pass = Pass();
     Finish(ToGrpcStatus(status));
   }
 
   Engine& engine_;
   CallContext* const context_;  // valid until finished_
-  const CallHead head_;
+  CallHead head_;
   const std::shared_ptr<Account> account_;
   const std::int64_t queue_bytes_max_;
   std::shared_ptr<StreamCall> keep_;
   Lifecycle::Work work_;
   grpc::ByteBuffer incoming_;
+  bool asked_ = false;  // a message came; of the reading side
 
   std::mutex mutex_;
   std::map<std::uint64_t, ProblemPtr> problems_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/clock.h"
+#include "server/log.h"
 #include "server/wire/status.h"
 
 namespace attnd::server {
@@ -30,6 +31,12 @@ std::shared_ptr<Account> CallHead::AccountIn(Engine& engine) const {
   return engine.budget.AccountOf(caller.AccountName(peer), caller.policy().bytes_in_flight_max);
 }
 
+void CountUnread(Engine& engine, const CallHead& head) {
+  if (!engine.connections.CountUnread(head.peer, Now())) return;
+  Log(LogLevel::kWarning, "connection closed: it opens calls and says nothing",
+      {{"peer", head.peer}, {"unread_a_second_max", engine.config.streams_max}});
+}
+
 UnaryCall::UnaryCall(Engine& engine, CallContext* context, CallHead head)
     : engine_(engine),
       head_(std::move(head)),
@@ -51,7 +58,10 @@ void UnaryCall::OnReadDone(bool ok) {
     if (state_ != State::kReading) return;  // ended while it waited
     if (ok) state_ = State::kAnswering;
   }
-  if (!ok) return EndUnread(absl::InvalidArgumentError("request: absent, expected one message"));
+  if (!ok) {
+    if (EndUnread(absl::InvalidArgumentError("request: absent, expected one message"))) CountUnread(engine_, head_);
+    return;
+  }
   whole_at_ = Now();
   record_.received = whole_at_ - head_.arrived;
   record_.request_bytes = static_cast<std::int64_t>(request_.Length());
@@ -63,7 +73,7 @@ void UnaryCall::OnCancel() {
   const absl::Status reason =
       Now() >= deadline_ ? absl::DeadlineExceededError("the call's deadline passed before the answer was complete")
                          : absl::CancelledError("the caller cancelled or went away");
-  EndUnread(reason);
+  if (EndUnread(reason)) CountUnread(engine_, head_);
   Stop(reason);
 }
 
@@ -90,24 +100,28 @@ void UnaryCall::Tick(absl::Time now) {
     if (stalled) context_->TryCancel();
   }
   if (stalled) return;
-  if (engine_.lifecycle.draining()) return EndUnread(Draining());
-  if (now < deadline_) return;
-  EndUnread(absl::DeadlineExceededError("the deadline passed before the request's message was whole"));
+  if (engine_.lifecycle.draining()) {
+    EndUnread(Draining());
+  } else if (now >= deadline_) {
+    EndUnread(absl::DeadlineExceededError("the deadline passed before the request's message was whole"));
+  }
 }
 
 bool UnaryCall::EndOnce(bool only_reading) {
   const std::lock_guard lock(mutex_);
   if (state_ != State::kReading && (only_reading || state_ != State::kAnswering)) return false;
   state_ = State::kEnded;
+  head_.pass = Pass();
   ended_at_ = Now();
   row_.SetStage(Stage::kSending);
   return true;
 }
 
-void UnaryCall::EndUnread(const absl::Status& status) {
-  if (!EndOnce(/*only_reading=*/true)) return;
+bool UnaryCall::EndUnread(const absl::Status& status) {
+  if (!EndOnce(/*only_reading=*/true)) return false;
   record_.status = status;
   Finish(ToGrpcStatus(status));
+  return true;
 }
 
 void UnaryCall::End(const absl::Status& status) {

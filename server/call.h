@@ -28,13 +28,16 @@ struct CallHead {
   absl::Time arrived;
   absl::Time deadline;  // infinite when the call has none
   Caller caller;
-  OpenCalls::Place place;  // held until the call ends, like the next
-  Pass pass;
+  OpenCalls::Place place;  // held until the call ends
+  Pass pass;               // until its answer leaves: who has it may ask again
 
   RequestRecord Record() const;
   // Of its memory.
   std::shared_ptr<Account> AccountIn(Engine& engine) const;
 };
+
+// The call ended, by its caller, before a message had come: who does that too often loses the connection.
+void CountUnread(Engine& engine, const CallHead& head);
 
 // Reads one message, within the call's deadline, and answers it once. It keeps itself alive until gRPC is done with it.
 class UnaryCall : public CallReactor, public Watched, public std::enable_shared_from_this<UnaryCall> {
@@ -60,7 +63,7 @@ class UnaryCall : public CallReactor, public Watched, public std::enable_shared_
   void End(grpc::ByteBuffer response);
 
   Engine& engine_;
-  const CallHead head_;
+  CallHead head_;
   const absl::Time deadline_;  // of the call, or what it gets without one
   RequestRecord record_;
   RequestTable::Row row_;
@@ -70,7 +73,7 @@ class UnaryCall : public CallReactor, public Watched, public std::enable_shared_
   enum class State { kReading, kAnswering, kEnded, kDone };
   // False when it has ended, or, for one that waits for its message, when that came.
   bool EndOnce(bool only_reading);
-  void EndUnread(const absl::Status& status);
+  bool EndUnread(const absl::Status& status);
 
   CallContext* const context_;
   grpc::ByteBuffer request_, response_;

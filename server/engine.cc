@@ -54,6 +54,7 @@ absl::Duration TickPeriod(const ServerConfig& config) {
 Engine::Engine(const ServerConfig& resolved)
     : config(resolved),
       open_calls(2 * config.streams_max, config.calls_max),  // a call that was cancelled ends a moment later
+      connections(config.streams_max),
       budget(LimitsOf(resolved)),
       admission(resolved, budget, ComputeRates{}),
       watch(TickPeriod(resolved)),

@@ -8,14 +8,15 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "core/clock.h"
 #include "absl/time/time.h"
 #include "attnd/v1/attention.pb.h"
 #include "core/attention.h"
+#include "core/clock.h"
 #include "core/cost.h"
 #include "core/executor.h"
 #include "core/problem.h"
 #include "server/admission.h"
+#include "server/connections.h"
 #include "server/flags.h"
 #include "server/idle_memory.h"
 #include "server/lifecycle.h"
@@ -40,7 +41,7 @@ class Engine {
   RequestTable requests;
   Lifecycle lifecycle;
   OpenCalls open_calls;
-  std::atomic<std::int64_t> connections_open{0};
+  Connections connections;
   std::atomic<std::int64_t> streams_open{0};   // AttendStream calls, bounded by streams_max
   std::atomic<std::int64_t> given_back_us{0};  // of all threads, what stopped problems did not take
   Budget budget;

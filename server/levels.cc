@@ -82,7 +82,7 @@ void AddLevels(Engine& engine) {
   metrics.AddGauge("attnd_buffer_pool_bytes", "Freed buffers that stay resident for the next problem.",
                    [] { return Number(BufferPool::Global().bytes_kept()); });
   metrics.AddGauge("attnd_connections_open", "Connections that are open.",
-                   [&engine] { return Number(engine.connections_open); });
+                   [&engine] { return static_cast<double>(engine.connections.size()); });
   metrics.AddGauge("attnd_connections_allowed", "The flag connections_max.",
                    [&engine] { return Number(engine.config.connections_max); });
   metrics.AddCounter("attnd_tls_handshake_failures_total", "TLS handshakes that failed.",

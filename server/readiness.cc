@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/clock.h"
 #include "core/attention.h"
+#include "core/clock.h"
 
 namespace attnd::server {
 namespace {

@@ -45,9 +45,9 @@ absl::StatusOr<std::shared_ptr<StreamProblem>> StreamProblem::Open(Engine& engin
 absl::Status StreamProblem::Begin(const v1::AttendRequest& header, RawMessage raw, Reservation held,
                                   const Caller& caller) {
   reservation_ = std::move(held);
-  absl::StatusOr<Pass> pass = caller.Enter();
-  if (!pass.ok()) return pass.status();
-  pass_ = *std::move(pass);
+  absl::StatusOr<Pass> entered = caller.Enter();
+  if (!entered.ok()) return entered.status();
+  pass = *std::move(entered);
   absl::StatusOr<DecodedProblem> decoded = DecodeProblem(header, DataRule::kWholeOrLater);
   if (!decoded.ok()) return decoded.status();
   inputs_ = std::move(decoded->inputs);

@@ -62,6 +62,7 @@ class StreamProblem {
   absl::Duration waited() const { return waited_; }
 
   // Under the stream's lock.
+  Pass pass;               // until its closing leaves
   bool running = false;    // a job exists, or is about to: it closes the problem
   bool accepting = false;  // the reading side is inside Accept: buffers must stay
   absl::Time last_piece;   // when the peer last sent something for it
@@ -95,7 +96,6 @@ class StreamProblem {
   std::int64_t input_bytes_ = 0, outputs_bytes_ = 0;
   Stopper stopper_;
   BlockSink sink_;
-  Pass pass_;
   Reservation reservation_;
   QueuePlace place_;
   std::shared_ptr<const Problem> problem_;

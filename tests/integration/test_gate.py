@@ -149,17 +149,30 @@ def test_a_policy_bounds_priority_memory_and_requests(guarded):
     code, words = refusal(batch.Attend, random_request(8, 512, 64))
     assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "of this identity" in words and "bytes_in_flight_max" in words
-    # Two streams that are open are two requests.
-    requests = iter(lambda: time.sleep(CALL_SECONDS_MAX), 0)
-    streams = [batch.AttendStream(requests, timeout=CALL_SECONDS_MAX) for _ in range(2)]
+    # Two streams that are open are two requests; whoever has an answer may ask again at once.
     request.priority = pb.PRIORITY_LOW
-    eventually("both streams count", lambda: _is_full(batch, request))
+    for _ in range(100):
+        batch.Attend(request, timeout=CALL_SECONDS_MAX)
+    streams = [open_stream(batch) for _ in range(2)]
+    assert is_full(batch, request)
     for stream in streams:
         stream.cancel()
-    eventually("their places come back", lambda: not _is_full(batch, request))
+    eventually("their places come back", lambda: not is_full(batch, request))
 
 
-def _is_full(stub, request):
+def open_stream(stub):
+    """A stream that has answered, to a cancel of nothing, and stays open."""
+
+    def requests():
+        yield pb.AttendStreamRequest(problem_id=1, cancel=pb.CancelProblem())
+        time.sleep(CALL_SECONDS_MAX)
+
+    answers = stub.AttendStream(requests(), timeout=CALL_SECONDS_MAX)
+    assert next(answers).closing.error.code == grpc.StatusCode.NOT_FOUND.value[0]
+    return answers
+
+
+def is_full(stub, request):
     try:
         stub.Attend(request, timeout=CALL_SECONDS_MAX)
         return False

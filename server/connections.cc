@@ -1,0 +1,70 @@
+#include "server/connections.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace attnd::server {
+namespace {
+
+constexpr char kUnix[] = "unix:";
+
+}  // namespace
+
+std::string PeerName(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address.ss_family == AF_INET) {
+    const auto& ip = reinterpret_cast<const sockaddr_in&>(address);
+    return absl::StrCat("ipv4:", inet_ntop(AF_INET, &ip.sin_addr, text, sizeof(text)), ":", ntohs(ip.sin_port));
+  }
+  if (address.ss_family == AF_INET6) {
+    const auto& ip = reinterpret_cast<const sockaddr_in6&>(address);
+    inet_ntop(AF_INET6, &ip.sin6_addr, text, sizeof(text));
+    return absl::StrCat("ipv6:%5B", text, "%5D:", ntohs(ip.sin6_port));
+  }
+  return kUnix;
+}
+
+void Connections::Add(int fd, std::string peer) {
+  const std::lock_guard lock(mutex_);
+  if (peer != kUnix) by_peer_[peer] = {fd, 0, absl::InfinitePast()};
+  peers_[fd] = std::move(peer);
+}
+
+bool Connections::Remove(int fd) {
+  const std::lock_guard lock(mutex_);
+  const auto found = peers_.find(fd);
+  if (found == peers_.end()) return false;
+  // A peer's port may be in use again already.
+  const auto known = by_peer_.find(found->second);
+  if (known != by_peer_.end() && known->second.fd == fd) by_peer_.erase(known);
+  peers_.erase(found);
+  close(fd);
+  return true;
+}
+
+std::size_t Connections::size() const {
+  const std::lock_guard lock(mutex_);
+  return peers_.size();
+}
+
+bool Connections::CountUnread(const std::string& peer, absl::Time now) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_peer_.find(peer);
+  if (found == by_peer_.end()) return false;
+  Connection& connection = found->second;
+  if (now - connection.unread_from >= absl::Seconds(1)) {
+    connection.unread_from = now;
+    connection.unread = 0;
+  }
+  if (++connection.unread != unread_max_ + 1) return false;
+  shutdown(connection.fd, SHUT_RDWR);  // of the socket, whose other descriptor is gRPC's
+  return true;
+}
+
+}  // namespace attnd::server

@@ -1,0 +1,49 @@
+// The connections that are open, each known by its peer's name in gRPC and by a descriptor of ours for the same socket.
+//
+// A peer may open calls and reset them before they have said anything. Each costs gRPC some 20 KiB and 50 microseconds
+// before any of our limits is asked, so whoever does that faster than an honest peer would is cut off.
+// Thread rule: every function from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "absl/time/time.h"
+
+struct sockaddr_storage;
+
+namespace attnd::server {
+
+// "ipv4:127.0.0.1:50051", as gRPC says it; "unix:" for all that is no IP address.
+std::string PeerName(const sockaddr_storage& address);
+
+class Connections {
+ public:
+  // unread_max: calls of one connection that end without a message within a second.
+  explicit Connections(std::int64_t unread_max) : unread_max_(unread_max) {}
+
+  // Takes `fd`, which it closes in Remove.
+  void Add(int fd, std::string peer);
+  // False when it has no such descriptor.
+  bool Remove(int fd);
+  std::size_t size() const;
+
+  // A call of `peer` ended before its first message had come. True when that ended the connection.
+  bool CountUnread(const std::string& peer, absl::Time now);
+
+ private:
+  struct Connection {
+    int fd = -1;
+    std::int64_t unread = 0;  // since unread_from
+    absl::Time unread_from;
+  };
+  const std::int64_t unread_max_;
+  mutable std::mutex mutex_;
+  std::map<int, std::string> peers_;           // by descriptor
+  std::map<std::string, Connection> by_peer_;  // but for Unix sockets, whose peers all look alike
+};
+
+}  // namespace attnd::server
