@@ -10,10 +10,12 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Threads that compute take subnormal numbers for 0. A cap so small is the smallest number that is not.
+// Threads that compute take subnormal numbers for 0. A cap so small is the smallest number that is not; and where the
+// quotient is so small, or nearly, tanh(x) is x.
 double SoftCap(double score, double cap) {
   cap = std::max(cap, std::numeric_limits<double>::min());
-  return cap * std::tanh(score / cap);
+  const double x = score / cap;
+  return std::abs(x) < 0x1p-27 ? score : cap * std::tanh(x);
 }
 constexpr std::int64_t kPollMultiplyAdds = 1 << 16;
 // What a key costs beside its product, in multiply-adds: its rules, the steps of its logit, its exponential.

@@ -14,10 +14,11 @@ targets=("${@:-attnd}")
 if (($# == 0)); then targets=(attnd attn); fi
 
 folder="$(mktemp -d)"
+mkdir -p "$folder/first" "$folder/a/second"
+tar --exclude=./build --exclude=./.git -cf - . | tar -xf - -C "$folder/first"
+cp -a "$folder/first" "$folder/a/second/somewhere-else"
 for copy in first a/second/somewhere-else; do
   source="$folder/$copy"
-  mkdir -p "$source"
-  tar --exclude=./build --exclude=./.git -cf - . | tar -xf - -C "$source"
   # Nothing remembered from another build, and another order of compiling.
   jobs="$(nproc)"
   if [ "$copy" != first ]; then jobs=1; fi

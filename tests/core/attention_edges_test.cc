@@ -1,6 +1,7 @@
 // Sizes around every power of two at which a vector or a tile may end, each output against the float64 reference.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <random>
 #include <string>
@@ -107,6 +108,23 @@ TEST(AttentionEdgesTest, ACapBelowEveryNormalNumberLeavesNoScore) {
         EXPECT_FLOAT_EQ(static_cast<float>(Answer(inputs).At(OutputKind::kOutput, 0, 0, 0, 0)), 3)
             << cap << (reference ? " by the reference" : " in tiles");
       }
+    }
+  }
+}
+
+// A cap beyond every score changes none: logits 0 and ln 2 weigh 1/3 and 2/3, so 0 and 3 become 2.
+TEST(AttentionEdgesTest, ACapBeyondEveryScoreChangesNone) {
+  for (const double cap : {0x1p30, 0x1p127, 0x1p128, 0x1p1022, std::numeric_limits<double>::max()}) {
+    for (const bool reference : {false, true}) {
+      TensorStore store;
+      ProblemInputs inputs;
+      inputs.q = store.Floats({1, 1, 1, 1}, {1}, DType::kFloat32);
+      inputs.k = store.Floats({1, 1, 2, 1}, {0, std::log(2)}, DType::kFloat32);
+      inputs.v = store.Floats({1, 1, 2, 1}, {0, 3}, DType::kFloat32);
+      inputs.options.softcap = cap;
+      inputs.options.reference = reference;
+      EXPECT_NEAR(Answer(inputs).At(OutputKind::kOutput, 0, 0, 0, 0), 2, 1e-6)
+          << cap << (reference ? " by the reference" : " in tiles");
     }
   }
 }
