@@ -34,7 +34,7 @@ std::shared_ptr<Account> CallHead::AccountIn(Engine& engine) const {
 void CountUnread(Engine& engine, const CallHead& head) {
   if (!engine.connections.CountUnread(head.peer, Now())) return;
   Log(LogLevel::kWarning, "connection closed: it opens calls and says nothing",
-      {{"peer", head.peer}, {"unread_a_second_max", engine.config.streams_max}});
+      {{"peer", head.peer}, {"unread_per_second", engine.config.streams_max}});
 }
 
 UnaryCall::UnaryCall(Engine& engine, CallContext* context, CallHead head)

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@ namespace attnd::server {
 namespace {
 
 constexpr char kUnix[] = "unix:";
+constexpr double kBurstSeconds = 10;  // whose allowance may be used at once: honest callers cancel thousands together
 
 }  // namespace
 
@@ -32,7 +34,7 @@ std::string PeerName(const sockaddr_storage& address) {
 
 void Connections::Add(int fd, std::string peer) {
   const std::lock_guard lock(mutex_);
-  if (peer != kUnix) by_peer_[peer] = {fd, 0, absl::InfinitePast()};
+  if (peer != kUnix) by_peer_[peer] = {.fd = fd};
   peers_[fd] = std::move(peer);
 }
 
@@ -58,11 +60,13 @@ bool Connections::CountUnread(const std::string& peer, absl::Time now) {
   const auto found = by_peer_.find(peer);
   if (found == by_peer_.end()) return false;
   Connection& connection = found->second;
-  if (now - connection.unread_from >= absl::Seconds(1)) {
-    connection.unread_from = now;
-    connection.unread = 0;
-  }
-  if (++connection.unread != unread_max_ + 1) return false;
+  const double rate = static_cast<double>(unread_per_second_);
+  connection.allowance =
+      std::min(kBurstSeconds * rate, connection.allowance + rate * absl::ToDoubleSeconds(now - connection.refilled));
+  connection.refilled = now;
+  connection.allowance -= 1;
+  if (connection.allowance > -1 || connection.ended) return false;
+  connection.ended = true;
   shutdown(connection.fd, SHUT_RDWR);  // of the socket, whose other descriptor is gRPC's
   return true;
 }

@@ -22,8 +22,8 @@ std::string PeerName(const sockaddr_storage& address);
 
 class Connections {
  public:
-  // unread_max: calls of one connection that end without a message within a second.
-  explicit Connections(std::int64_t unread_max) : unread_max_(unread_max) {}
+  // Of one connection, so many calls a second may end without a message, and ten times as many at once.
+  explicit Connections(std::int64_t unread_per_second) : unread_per_second_(unread_per_second) {}
 
   // Takes `fd`, which it closes in Remove.
   void Add(int fd, std::string peer);
@@ -37,10 +37,11 @@ class Connections {
  private:
   struct Connection {
     int fd = -1;
-    std::int64_t unread = 0;  // since unread_from
-    absl::Time unread_from;
+    double allowance = 0;  // of calls that may end unread now
+    absl::Time refilled = absl::InfinitePast();
+    bool ended = false;
   };
-  const std::int64_t unread_max_;
+  const std::int64_t unread_per_second_;
   mutable std::mutex mutex_;
   std::map<int, std::string> peers_;           // by descriptor
   std::map<std::string, Connection> by_peer_;  // but for Unix sockets, whose peers all look alike
