@@ -70,13 +70,18 @@ def test_streams_opened_and_reset():
     """
     with AttndServer() as server, survives(server, "rapid reset", 4 * FRAMES, 640 * MIB):
         with H2Peer(server) as peer:
-            parts = []
-            for _ in range(FRAMES):
-                stream, head = peer.headers("Attend")
-                parts += [head.serialize(), frames.RstStreamFrame(stream, error_code=8).serialize()]
-            flood_and_call(server, peer, b"".join(parts))
-            assert not peer.pings()
+            flood_and_call(server, peer, resets(peer, FRAMES))
+            eventually("it is cut off", lambda: not (peer.send(resets(peer, 500)) and peer.pings()))
         assert server.log().count("it opens calls and says nothing") == 1
+
+
+def resets(peer, count):
+    """So many calls, each opened and reset."""
+    parts = []
+    for _ in range(count):
+        stream, head = peer.headers("Attend")
+        parts += [head.serialize(), frames.RstStreamFrame(stream, error_code=8).serialize()]
+    return b"".join(parts)
 
 
 @pytest.mark.parametrize("method", ["Attend", "AttendStream"])
