@@ -102,7 +102,7 @@ class AttendCall final : public UnaryCall {
                                                    : report.status;
     FreeProblem();
     if (status.ok()) {
-      End(std::move(response));
+      End(response);
     } else {
       End(status);
     }

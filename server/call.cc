@@ -130,10 +130,10 @@ void UnaryCall::End(const absl::Status& status) {
   Finish(ToGrpcStatus(status));
 }
 
-void UnaryCall::End(grpc::ByteBuffer response) {
+void UnaryCall::End(const grpc::ByteBuffer& response) {
   if (!EndOnce(/*only_reading=*/false)) return;
   record_.reply_bytes = static_cast<std::int64_t>(response.Length());
-  response_ = std::move(response);
+  response_ = response;  // its slices are shared
   StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
 }
 

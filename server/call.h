@@ -60,7 +60,7 @@ class UnaryCall : public CallReactor, public Watched, public std::enable_shared_
   virtual void Release() {}
 
   void End(const absl::Status& status);  // not OK
-  void End(grpc::ByteBuffer response);
+  void End(const grpc::ByteBuffer& response);
 
   Engine& engine_;
   CallHead head_;

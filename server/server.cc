@@ -107,8 +107,9 @@ absl::Status Server::Parts::LoadFiles() {
         "auth file", std::vector<std::string>{config.auth_file},
         [this](const std::vector<std::string>& contents) {
           absl::StatusOr<AuthRules> rules = ParseAuth(contents[0]);
-          if (rules.ok()) access.Replace(*std::move(rules));
-          return rules.status();
+          if (!rules.ok()) return rules.status();
+          access.Replace(*std::move(rules));
+          return absl::OkStatus();
         },
         [this](bool ok) { engine.metrics.AuthReload(ok); }));
     if (absl::Status status = files.back()->Load(); !status.ok()) {
