@@ -29,11 +29,11 @@ def cpu_of_a_call(server):
 
 
 def is_served(server):
-    """A good call, or a refusal for lack of room."""
+    """A good call, or a refusal for lack of room: of calls or memory, or of connections, which are closed at once."""
     try:
         good_call(server)
     except grpc.RpcError as refused:
-        if refused.code() != grpc.StatusCode.RESOURCE_EXHAUSTED:
+        if refused.code() not in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE):
             raise
         return False
     finally:
