@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,15 +47,13 @@ class StreamCall final : public CallReactor,
   void Start() {
     keep_ = shared_from_this();
     absl::StatusOr<Lifecycle::Work> work = engine_.lifecycle.Enter();
-    const bool crowded = ++engine_.streams_open > engine_.config.streams_max;
+    absl::StatusOr<OpenCalls::Place> place = engine_.open_streams.Enter(head_.peer);
     const std::lock_guard lock(mutex_);
     if (!work.ok()) return FinishLocked(work.status());
     work_ = *std::move(work);
-    if (crowded) {
-      return FinishLocked(WithRetryDelay(absl::ResourceExhaustedError(absl::StrCat(
-                                             "open streams: allowed ", engine_.config.streams_max, " (streams_max)")),
-                                         absl::Seconds(1)));
-    }
+    if (!place.ok()) return FinishLocked(place.status());
+    place_ = *std::move(place);
+    last_message_ = Now();
     engine_.watch.Add(weak_from_this());
     StartRead(&incoming_);
   }
@@ -64,6 +63,7 @@ class StreamCall final : public CallReactor,
     if (!ok) return EndOfRequests();
     const absl::Status status = CatchBadAlloc([this] { return ReadMessage(); });
     const std::lock_guard lock(mutex_);
+    last_message_ = Now();
     if (!status.ok()) DieLocked(status);
     ReadNextLocked();
     MaybeFinishLocked();
@@ -75,7 +75,7 @@ class StreamCall final : public CallReactor,
     written = std::move(queue_.front());
     queue_.pop_front();
     writing_ = false;
-    if (written.closing) --closings_queued_;
+    LeaveLocked(written);
     const std::int64_t before = queue_bytes_.fetch_sub(written.bytes);
     if (!ok) DieLocked(GoneAway());
     WriteNextLocked();
@@ -96,8 +96,8 @@ class StreamCall final : public CallReactor,
 
   void OnDone() override {
     if (!asked_) CountUnread(engine_, head_);
-    --engine_.streams_open;
     work_.reset();
+    place_.reset();
     keep_.reset();  // the last act: this may be gone
   }
 
@@ -109,6 +109,12 @@ class StreamCall final : public CallReactor,
           absl::StrCat("the peer has not read for ", engine_.config.send_stall_ms, " ms (send_stall_ms)")));
       context_->TryCancel();
     }
+    // What came of a message that is not whole is memory.
+    if (problems_.empty() && queue_.empty() &&
+        now - last_message_ >= absl::Milliseconds(engine_.config.connection_idle_ms)) {
+      DieLocked(absl::UnavailableError(
+          absl::StrCat("no message for ", engine_.config.connection_idle_ms, " ms (connection_idle_ms)")));
+    }
     const auto problems = problems_;  // closing changes the map
     for (const auto& [id, problem] : problems) TickProblemLocked(problem, now);
     MaybeFinishLocked();
@@ -116,7 +122,7 @@ class StreamCall final : public CallReactor,
 
   void WriteBlock(grpc::ByteBuffer message) override {
     const std::lock_guard lock(mutex_);
-    EnqueueLocked({message, nullptr, 0, false});
+    EnqueueLocked({.message = message});
   }
 
   bool HasRoom() const override { return dead_ || queue_bytes_ < queue_bytes_max_; }
@@ -126,9 +132,11 @@ class StreamCall final : public CallReactor,
 
   struct Outgoing {
     grpc::ByteBuffer message;
-    std::shared_ptr<Reservation> held;  // a closing holds its problem's memory until every block before it is sent
+    std::shared_ptr<Reservation> held =
+        nullptr;  // a closing holds its problem's memory until every block before it is sent
     std::int64_t bytes = 0;
-    bool closing = false;
+    std::optional<RequestRecord> closing = std::nullopt;  // of the problem that it closes
+    absl::Time queued_at = Now();
   };
 
   // ---- what the peer sends ----
@@ -314,8 +322,7 @@ class StreamCall final : public CallReactor,
   void CloseUnopenedLocked(std::uint64_t id, const absl::Status& status) {
     RequestRecord record = RecordOf(id);
     record.status = status;
-    engine_.Done(record);
-    EnqueueLocked({EncodeClosing(id, status, {}), nullptr, 0, true});
+    EnqueueLocked({.message = EncodeClosing(id, status, {}), .closing = std::move(record)});
   }
 
   void CloseLocked(ProblemPtr problem, const absl::Status& status, const AttentionReport* report = nullptr) {
@@ -339,10 +346,11 @@ class StreamCall final : public CallReactor,
       record.total = Now() - problem->complete_at();
     }
     statistics.set_total_us(absl::ToInt64Microseconds(record.total));
-    engine_.Done(record);
     // While a piece is being copied its buffer stays; the reading side frees the problem then.
     std::shared_ptr<Reservation> held = problem->accepting ? nullptr : problem->Release();
-    EnqueueLocked({EncodeClosing(problem->id(), status, problem->closing()), std::move(held), 0, true});
+    EnqueueLocked({.message = EncodeClosing(problem->id(), status, problem->closing()),
+                   .held = std::move(held),
+                   .closing = std::move(record)});
   }
 
   void TickProblemLocked(const ProblemPtr& problem, absl::Time now) {
@@ -366,12 +374,21 @@ class StreamCall final : public CallReactor,
   // ---- what goes out ----
 
   void EnqueueLocked(Outgoing outgoing) {
-    if (dead_ || finished_) return;
+    if (outgoing.closing) ++closings_queued_;
+    if (dead_ || finished_) return LeaveLocked(outgoing);
     outgoing.bytes = static_cast<std::int64_t>(outgoing.message.Length()) + kMessageOverheadBytes;
     queue_bytes_ += outgoing.bytes;
-    if (outgoing.closing) ++closings_queued_;
     queue_.push_back(std::move(outgoing));
     if (!writing_) WriteNextLocked();
+  }
+
+  // It was written, or never will be. A request is over when its closing leaves.
+  void LeaveLocked(Outgoing& outgoing) {
+    if (!outgoing.closing) return;
+    --closings_queued_;
+    outgoing.closing->sent = Now() - outgoing.queued_at;
+    outgoing.closing->total += outgoing.closing->sent;
+    engine_.Done(*outgoing.closing);
   }
 
   void WriteNextLocked() {
@@ -390,7 +407,7 @@ class StreamCall final : public CallReactor,
     for (const auto& [id, problem] : problems) EndLocked(problem, reason);
     while (queue_.size() > (writing_ ? 1u : 0u)) {
       queue_bytes_ -= queue_.back().bytes;
-      if (queue_.back().closing) --closings_queued_;
+      LeaveLocked(queue_.back());
       queue_.pop_back();
     }
   }
@@ -416,6 +433,7 @@ class StreamCall final : public CallReactor,
   const std::int64_t queue_bytes_max_;
   std::shared_ptr<StreamCall> keep_;
   Lifecycle::Work work_;
+  OpenCalls::Place place_;
   grpc::ByteBuffer incoming_;
   bool asked_ = false;  // a message came; of the reading side
 
@@ -424,7 +442,7 @@ class StreamCall final : public CallReactor,
   RecentIds recent_;
   std::deque<Outgoing> queue_;  // the front is being written while writing_
   std::int64_t closings_queued_ = 0;
-  absl::Time write_started_;
+  absl::Time write_started_, last_message_;
   absl::Status end_status_;
   bool writing_ = false, read_paused_ = false, read_ended_ = false, finished_ = false;
   std::atomic<bool> dead_{false};  // written under mutex_

@@ -55,6 +55,14 @@ std::size_t Connections::size() const {
   return peers_.size();
 }
 
+void Connections::CountCall(const std::string& peer) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_peer_.find(peer);
+  if (found == by_peer_.end() || found->second.used) return;
+  found->second.used = true;
+  ++used_;
+}
+
 bool Connections::CountUnread(const std::string& peer, absl::Time now) {
   const std::lock_guard lock(mutex_);
   const auto found = by_peer_.find(peer);

@@ -5,6 +5,7 @@
 // Thread rule: every function from any thread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -31,6 +32,11 @@ class Connections {
   bool Remove(int fd);
   std::size_t size() const;
 
+  // A call of `peer` came.
+  void CountCall(const std::string& peer);
+  // Connections, open or not, on which one did.
+  std::int64_t used() const { return used_; }
+
   // A call of `peer` ended before its first message had come. True when that ended the connection.
   bool CountUnread(const std::string& peer, absl::Time now);
 
@@ -39,11 +45,12 @@ class Connections {
     int fd = -1;
     double allowance = 0;  // of calls that may end unread now
     absl::Time refilled = absl::InfinitePast();
-    bool ended = false;
+    bool used = false, ended = false;
   };
   const std::int64_t unread_per_second_;
   mutable std::mutex mutex_;
-  std::map<int, std::string> peers_;           // by descriptor
+  std::map<int, std::string> peers_;  // by descriptor
+  std::atomic<std::int64_t> used_{0};
   std::map<std::string, Connection> by_peer_;  // but for Unix sockets, whose peers all look alike
 };
 

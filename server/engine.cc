@@ -43,6 +43,11 @@ ComputeRates MeasureRates(Executor& executor) {
   return {MeasureRate(executor, 512, /*reference=*/false, 3), MeasureRate(executor, 64, /*reference=*/true, 2)};
 }
 
+// What one connection may hold of `all`, at least one.
+std::int64_t ConnectionShare(const ServerConfig& config, std::int64_t all) {
+  return std::max<std::int64_t>(1, all * config.connection_percent_max / 100);
+}
+
 // An eighth of the shortest time that the watch must notice.
 absl::Duration TickPeriod(const ServerConfig& config) {
   const std::int64_t shortest = std::min({config.send_stall_ms, config.receive_stall_ms, config.deadline_default_ms});
@@ -53,7 +58,10 @@ absl::Duration TickPeriod(const ServerConfig& config) {
 
 Engine::Engine(const ServerConfig& resolved)
     : config(resolved),
-      open_calls(2 * config.streams_max, config.calls_max),  // a call that was cancelled ends a moment later
+      // Twice: a call that was cancelled ends a moment later.
+      open_calls("open calls", {2 * config.streams_max, "twice streams_max"}, {config.calls_max, "calls_max"}),
+      open_streams("open streams", {ConnectionShare(config, config.streams_max), "connection_percent_max"},
+                   {config.streams_max, "streams_max"}),
       connections(config.streams_max),
       budget(LimitsOf(resolved)),
       admission(resolved, budget, ComputeRates{}),

@@ -41,8 +41,8 @@ class Engine {
   RequestTable requests;
   Lifecycle lifecycle;
   OpenCalls open_calls;
+  OpenCalls open_streams;  // AttendStream calls
   Connections connections;
-  std::atomic<std::int64_t> streams_open{0};   // AttendStream calls, bounded by streams_max
   std::atomic<std::int64_t> given_back_us{0};  // of all threads, what stopped problems did not take
   Budget budget;
   Admission admission;

@@ -78,6 +78,7 @@ CallReactor* Gate::CreateReactor(CallContext* context) {
   head.arrived = Now();
   head.peer = context->peer();
   head.deadline = DeadlineOf(*context);
+  engine_.connections.CountCall(head.peer);
   head.method = "other";
   head.request_id = RequestIdFrom(Metadata(*context, "x-request-id"));
   // As trailing metadata: an answer with headers of its own would not be one of trailers only, by which a balancer

@@ -58,7 +58,7 @@ void AddLevels(Engine& engine) {
                      {{"method", std::string(method)}});
   }
   metrics.AddGauge("attnd_streams_open", "AttendStream calls that are open.",
-                   [&engine] { return Number(engine.streams_open); });
+                   [&engine] { return Number(engine.open_streams.open()); });
   metrics.AddGauge("attnd_memory_allowed_bytes",
                    "What all problems may hold together: memory_bytes_max without gRPC's and the pool's shares.",
                    [&engine] { return Number(engine.budget.bytes_allowed()); });
@@ -85,6 +85,9 @@ void AddLevels(Engine& engine) {
                    [&engine] { return static_cast<double>(engine.connections.size()); });
   metrics.AddGauge("attnd_connections_allowed", "The flag connections_max.",
                    [&engine] { return Number(engine.config.connections_max); });
+  metrics.AddCounter("attnd_connections_used_total",
+                     "Connections on which a call came; with TLS, handshakes that succeeded and were made use of.",
+                     [&engine] { return Number(engine.connections.used()); });
   metrics.AddCounter("attnd_tls_handshake_failures_total", "TLS handshakes that failed.",
                      [] { return Number(HandshakeFailures()); });
   metrics.AddGauge("attnd_draining", "1 from the first signal on.",

@@ -7,19 +7,20 @@
 namespace attnd::server {
 namespace {
 
-absl::Status Full(absl::string_view what, std::int64_t allowed, absl::string_view flag) {
-  return WithRetryDelay(absl::ResourceExhaustedError(absl::StrCat(what, ": ", allowed, " are open (", flag, ")")),
-                        kRetryDelay);
+absl::Status Full(absl::string_view what, const OpenCalls::Limit& limit) {
+  return WithRetryDelay(
+      absl::ResourceExhaustedError(absl::StrCat(what, ": allowed ", limit.allowed, " (", limit.flag, ")")),
+      kRetryDelay);
 }
 
 }  // namespace
 
 absl::StatusOr<OpenCalls::Place> OpenCalls::Enter(const std::string& peer, bool always) {
   const std::lock_guard lock(mutex_);
-  if (all_ >= in_all_ && !always) return Full("open calls", in_all_, "calls_max");
+  if (all_ >= in_all_.allowed && !always) return Full(what_, in_all_);
   std::int64_t& own = open_[peer];
-  if (own >= of_connection_ && !absl::StartsWith(peer, "unix:")) {
-    return Full("open calls of this connection", of_connection_, "twice streams_max");
+  if (own >= of_connection_.allowed && !absl::StartsWith(peer, "unix:")) {
+    return Full(absl::StrCat(what_, " of this connection"), of_connection_);
   }
   ++own;
   ++all_;

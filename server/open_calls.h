@@ -3,6 +3,7 @@
 // any thread. Places outlive neither the OpenCalls nor their one owner.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -18,17 +19,27 @@ class OpenCalls {
   // A call's place, until it is destroyed.
   using Place = std::shared_ptr<const void>;
 
-  // of_connection: of one that is no Unix socket, whose peers all look alike. in_all: of all connections.
-  OpenCalls(std::int64_t of_connection, std::int64_t in_all) : of_connection_(of_connection), in_all_(in_all) {}
+  struct Limit {
+    std::int64_t allowed;
+    std::string flag;  // where it comes from, for who is refused
+  };
+
+  // `what` are counted: "open calls". of_connection: of one that is no Unix socket, whose peers all look alike. in_all:
+  // of all connections.
+  OpenCalls(std::string what, Limit of_connection, Limit in_all)
+      : what_(std::move(what)), of_connection_(std::move(of_connection)), in_all_(std::move(in_all)) {}
 
   // RESOURCE_EXHAUSTED with a retry delay. `always`: taken although all places are.
-  absl::StatusOr<Place> Enter(const std::string& peer, bool always);
+  absl::StatusOr<Place> Enter(const std::string& peer, bool always = false);
+
+  std::int64_t open() const { return all_; }
 
  private:
-  const std::int64_t of_connection_, in_all_;
+  const std::string what_;
+  const Limit of_connection_, in_all_;
   std::mutex mutex_;
   std::map<std::string, std::int64_t> open_;  // by peer
-  std::int64_t all_ = 0;
+  std::atomic<std::int64_t> all_{0};          // written under mutex_
 };
 
 }  // namespace attnd::server

@@ -82,7 +82,7 @@ std::string Now(const Engine& engine) {
                 {"problems that compute or wait", Of(budget.queue_problems(), engine.config.queue_problems_max)},
                 {"their memory, bytes", Of(budget.queue_bytes(), engine.config.queue_bytes_max)},
                 {"connections", Of(engine.connections.size(), engine.config.connections_max)},
-                {"streams", Of(engine.streams_open, engine.config.streams_max)},
+                {"streams", Of(engine.open_streams.open(), engine.config.streams_max)},
                 {"jobs in the compute pool", absl::StrCat(engine.executor.jobs_in_flight())},
                 {"their units", absl::StrCat(engine.executor.units_in_flight())},
                 {"compute threads", absl::StrCat(engine.executor.threads())},

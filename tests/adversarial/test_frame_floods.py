@@ -90,8 +90,7 @@ def test_calls_opened_and_left_open(method):
     with AttndServer() as server, survives(server, f"open {method}", 4 * FRAMES, 640 * MIB):
         with H2Peer(server, polite=False) as peer:
             peer.flood(b"".join(peer.headers(method)[1].serialize() for _ in range(FRAMES)))
-            with server.channel() as channel:  # streams have no place meanwhile: streams_max is for all together
-                type(server.stub())(channel).Info(pb.InfoRequest(), timeout=CALL_SECONDS_MAX)
+            good_call(server)  # unary and on a stream: one connection has not all places for streams
             eventually("all but two thousand are refused", lambda: held(peer) <= 2000)
 
 

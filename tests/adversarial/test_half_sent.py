@@ -21,15 +21,22 @@ MIB = 1 << 20
 @pytest.mark.parametrize("method", ["Attend", "AttendStream", "Plan", "Info"])
 @pytest.mark.parametrize("sent_bytes", [0, 3, 40000], ids=["headers", "half_a_prefix", "half_a_message"])
 def test_a_message_that_stalls(method, sent_bytes):
-    """The peer answers every ping, so that only the call itself is silent: it ends at its deadline.
-
-    One that names none gets the server's, but for a stream, which may stay open as long as it likes.
-    """
-    extra = [("grpc-timeout", "500m")] if method == "AttendStream" else []
-    with AttndServer("--deadline_default_ms=500") as server, survives(server, f"{method} stalls", 20000, 16 * MIB):
+    """The peer answers every ping, so that only the call itself is silent. It names no deadline: a unary call ends at
+    the server's own, a stream when no message has come for as long as a connection may be idle."""
+    end = grpc.StatusCode.UNAVAILABLE if method == "AttendStream" else grpc.StatusCode.DEADLINE_EXCEEDED
+    limits = ("--deadline_default_ms=500", "--connection_idle_ms=1000")
+    with AttndServer(*limits) as server, survives(server, f"{method} stalls", 20000, 16 * MIB):
         with H2Peer(server) as peer:
-            stream, head = peer.headers(method, *extra)
+            stream, head = peer.headers(method)
             peer.send(head, *data_frames(stream, prefixed(bytes(40000), length=80000)[:sent_bytes]))
+            assert peer.outcome(stream) == end.value[0]
+
+
+def test_a_stalled_stream_with_a_deadline():
+    with AttndServer() as server, survives(server, "a stream stalls", 20000, 16 * MIB):
+        with H2Peer(server) as peer:
+            stream, head = peer.headers("AttendStream", ("grpc-timeout", "500m"))
+            peer.send(head, *data_frames(stream, prefixed(bytes(40000), length=80000)))
             assert peer.outcome(stream) == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 
 

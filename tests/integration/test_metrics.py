@@ -53,8 +53,9 @@ def test_requests_and_bytes(server):
     assert page.sum("attnd_request_size_bytes_sum", method="Attend") == sent
     assert page.sum("attnd_reply_size_bytes_sum", method="Attend") == got
     for stage in ("receive", "queue", "compute", "send"):
-        labels = {"method": "Attend", "stage": stage}
-        assert page.sum("attnd_request_stage_duration_seconds_count", **labels) == 3
+        for method, answered in (("Attend", 3), ("AttendStream", 1)):
+            labels = {"method": method, "stage": stage}
+            assert page.sum("attnd_request_stage_duration_seconds_count", **labels) == answered
     assert page.sum("attnd_request_duration_seconds_count", method="Attend") == 5
     # 4 * heads * rows * keys * width, both products.
     flops = [4 * 2 * rows * rows * 32 for rows in (5, 40, 300)]

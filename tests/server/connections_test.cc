@@ -39,6 +39,18 @@ TEST_F(ConnectionsTest, WhoEndsTooManyCallsUnreadIsCutOffOnce) {
   EXPECT_FALSE(connections.CountUnread("ipv4:10.0.0.1:5", start));
 }
 
+TEST_F(ConnectionsTest, AConnectionIsUsedFromItsFirstCallOn) {
+  Connections connections(/*unread_per_second=*/1);
+  connections.Add(ends_[0], "ipv4:10.0.0.1:5");
+  connections.CountCall("ipv4:10.0.0.1:6");
+  EXPECT_EQ(connections.used(), 0);
+  connections.CountCall("ipv4:10.0.0.1:5");
+  connections.CountCall("ipv4:10.0.0.1:5");
+  EXPECT_TRUE(connections.Remove(ends_[0]));
+  connections.CountCall("ipv4:10.0.0.1:5");
+  EXPECT_EQ(connections.used(), 1);
+}
+
 TEST_F(ConnectionsTest, AUnixSocketIsNotCutOffForItsNeighbour) {
   Connections connections(/*unread_per_second=*/1);
   connections.Add(ends_[0], "unix:");
