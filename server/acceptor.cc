@@ -164,7 +164,7 @@ void Acceptor::Run() {
 
 void Acceptor::Pause() {
   ++turned_away_;
-  Log(LogLevel::kWarning, "accepting pauses", {{"reason", std::string(std::strerror(errno))}});
+  Log(LogLevel::kWarning, "accepting pauses", {{"reason", std::strerror(errno)}});
   engine_.metrics.ConnectionRefused(ConnectionRefusal::kDescriptors);
   WatchListeners(false);
 }

@@ -35,7 +35,7 @@ constexpr absl::string_view kPaths[] = {"/metrics", "/healthz", "/readyz", "/sta
 constexpr char kText[] = "text/plain; charset=utf-8";
 
 int LogMessage(const mg_connection*, const char* message) {
-  Log(LogLevel::kDebug, "admin", {{"text", std::string(message)}});
+  Log(LogLevel::kDebug, "admin", {{"text", message}});
   return 1;
 }
 

@@ -7,13 +7,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <iterator>
 #include <memory>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
 namespace attnd::server {
 namespace {
@@ -44,7 +45,7 @@ void FromGrpc(gpr_log_func_args* args) {
                          : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
                                                                    : LogLevel::kDebug;
   if (absl::StartsWith(args->message, "Handshake failed")) ++g_handshake_failures;
-  Log(level, "grpc", {{"text", std::string(args->message)}});
+  Log(level, "grpc", {{"text", args->message}});
 }
 
 // It speaks of what peers sent, and they are told.
@@ -54,7 +55,19 @@ void FromProtobuf(google::protobuf::LogLevel, const char*, int, const std::strin
 
 absl::string_view Head(absl::string_view text) { return text.substr(0, kValueBytesMax); }
 
-double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
+bool IsPlain(absl::string_view text) {
+  return text.size() <= kValueBytesMax && std::all_of(text.begin(), text.end(), [](char c) {
+           return c >= 0x20 && c < 0x7f && c != '"' && c != '\\' && c != '\'';
+         });
+}
+
+void AppendEscaped(std::string& line, LogFormat format, absl::string_view text) {
+  if (IsPlain(text)) {
+    line.append(text.data(), text.size());
+  } else {
+    line += format == LogFormat::kJson ? EscapeJson(text) : EscapeText(text);
+  }
+}
 
 }  // namespace
 
@@ -91,7 +104,7 @@ std::string EscapeJson(absl::string_view text) {
       escaped += '\\';
       escaped += c;
     } else if (byte < 0x20 || byte >= 0x7f) {
-      absl::StrAppendFormat(&escaped, "\\u%04x", byte);
+      absl::StrAppend(&escaped, "\\u", absl::Hex(byte, absl::kZeroPad4));
     } else {
       escaped += c;
     }
@@ -99,18 +112,25 @@ std::string EscapeJson(absl::string_view text) {
   return escaped;
 }
 
-std::string FormatLine(LogFormat format, absl::string_view message, const std::vector<LogField>& fields) {
+std::string FormatLine(LogFormat format, absl::string_view message, LogFields fields) {
   const bool json = format == LogFormat::kJson;
-  std::string line = json ? absl::StrCat("\"message\":\"", EscapeJson(message), "\"") : EscapeText(message);
+  std::string line;
+  line.reserve(512);
+  if (json) line += "\"message\":\"";
+  AppendEscaped(line, format, message);
+  if (json) line += '"';
   for (const auto& [name, value] : fields) {
     absl::StrAppend(&line, json ? ",\"" : " ", name, json ? "\":" : "=");
     if (const auto* number = std::get_if<std::int64_t>(&value)) {
       absl::StrAppend(&line, *number);
-    } else if (const auto* real = std::get_if<double>(&value)) {
-      absl::StrAppendFormat(&line, "%.3f", *real);
+    } else if (const auto* duration = std::get_if<absl::Duration>(&value)) {
+      const std::int64_t us = absl::ToInt64Microseconds(*duration);
+      absl::StrAppend(&line, us < 0 ? "-" : "", std::abs(us / 1000), ".",
+                      absl::Dec(std::abs(us % 1000), absl::kZeroPad3));
     } else {
-      const std::string& text = std::get<std::string>(value);
-      absl::StrAppend(&line, "\"", json ? EscapeJson(text) : EscapeText(text), "\"");
+      line += '"';
+      AppendEscaped(line, format, std::get<absl::string_view>(value));
+      line += '"';
     }
   }
   return line;
@@ -120,10 +140,10 @@ bool Logs(LogLevel level) { return Logger().should_log(ToSpdlog(level)); }
 
 std::int64_t HandshakeFailures() { return g_handshake_failures; }
 
-void Log(LogLevel level, absl::string_view message, const std::vector<LogField>& fields) {
+void Log(LogLevel level, absl::string_view message, LogFields fields) {
   if (!Logs(level)) return;
-  // The line is an argument, never a format.
-  Logger().log(ToSpdlog(level), "{}", FormatLine(g_format, message, fields));
+  // As text, never as a format.
+  Logger().log(ToSpdlog(level), spdlog::string_view_t(FormatLine(g_format, message, fields)));
 }
 
 void LogRequest(const RequestRecord& record) {
@@ -133,28 +153,24 @@ void LogRequest(const RequestRecord& record) {
                      (absl::IsCancelled(record.status) && record.request_bytes == 0 && record.shape.empty());
   const LogLevel level = quiet ? LogLevel::kDebug : LogLevel::kInfo;
   if (!Logs(level)) return;
-  std::vector<LogField> fields = {{"request_id", record.request_id},
-                                  {"peer", record.peer},
-                                  {"identity", record.identity},
-                                  {"problem", record.shape},
-                                  {"status", std::string(absl::StatusCodeToString(record.status.code()))},
-                                  {"queue_ms", Milliseconds(record.queued)},
-                                  {"compute_ms", Milliseconds(record.computed)},
-                                  {"total_ms", Milliseconds(record.total)},
-                                  {"request_bytes", record.request_bytes},
-                                  {"reply_bytes", record.reply_bytes}};
-  if (!record.traceparent.empty()) fields.push_back({"traceparent", record.traceparent});
+  const std::string code = absl::StatusCodeToString(record.status.code());
+  absl::InlinedVector<LogField, 20> fields = {
+      {"request_id", record.request_id},  {"peer", record.peer},      {"identity", record.identity},
+      {"problem", record.shape},          {"status", code},           {"queue_ms", record.queued},
+      {"compute_ms", record.computed},    {"total_ms", record.total}, {"request_bytes", record.request_bytes},
+      {"reply_bytes", record.reply_bytes}};
+  const auto add = [&fields](std::initializer_list<LogField> more) { fields.insert(fields.end(), more); };
+  if (!record.traceparent.empty()) add({{"traceparent", record.traceparent}});
   if (record.memory_bytes > 0) {
-    fields.insert(fields.end(), {{"memory_bytes", record.memory_bytes},
-                                 {"worked_ms", Milliseconds(record.worked)},
-                                 {"slices", record.slices},
-                                 {"threads", record.threads}});
+    add({{"memory_bytes", record.memory_bytes},
+         {"worked_ms", record.worked},
+         {"slices", record.slices},
+         {"threads", record.threads}});
   }
   if (record.given_back > absl::ZeroDuration()) {
-    fields.push_back({"stopped_in_ms", Milliseconds(record.stopped_in)});
-    fields.push_back({"given_back_ms", Milliseconds(record.given_back)});
+    add({{"stopped_in_ms", record.stopped_in}, {"given_back_ms", record.given_back}});
   }
-  if (!record.status.ok()) fields.push_back({"error", std::string(record.status.message())});
+  if (!record.status.ok()) add({{"error", record.status.message()}});
   Log(level, record.method, fields);
 }
 

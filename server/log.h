@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <string>
 
+#include <initializer_list>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "server/request_record.h"
 
 namespace attnd::server {
@@ -17,7 +19,9 @@ namespace attnd::server {
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 enum class LogFormat { kText, kJson };
 
-using LogField = std::pair<absl::string_view, std::variant<std::string, std::int64_t, double>>;
+// A name and its value: text, a number, or a duration in milliseconds. They point to what their maker keeps.
+using LogField = std::pair<absl::string_view, std::variant<absl::string_view, std::int64_t, absl::Duration>>;
+using LogFields = absl::Span<const LogField>;
 
 // The words for levels, from the most that is written to the least.
 inline constexpr absl::string_view kLogLevels[] = {"trace", "debug", "info", "warning", "error", "off"};
@@ -32,7 +36,10 @@ absl::string_view GetLogLevel();
 // Whether a line of this level is written now.
 bool Logs(LogLevel level);
 
-void Log(LogLevel level, absl::string_view message, const std::vector<LogField>& fields = {});
+void Log(LogLevel level, absl::string_view message, LogFields fields);
+inline void Log(LogLevel level, absl::string_view message, std::initializer_list<LogField> fields = {}) {
+  Log(level, message, LogFields(fields.begin(), fields.size()));
+}
 
 // The one line of a request; at debug for health checks that went well and calls that were reset before they asked.
 void LogRequest(const RequestRecord& record);
@@ -46,6 +53,6 @@ std::string EscapeText(absl::string_view text);
 std::string EscapeJson(absl::string_view text);
 
 // What a line says after its time and level.
-std::string FormatLine(LogFormat format, absl::string_view message, const std::vector<LogField>& fields);
+std::string FormatLine(LogFormat format, absl::string_view message, LogFields fields);
 
 }  // namespace attnd::server

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -196,12 +197,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& asked)
     if (first_port == 0 && !absl::StartsWith(config.listen[i], "unix:")) first_port = ports[i];
   }
   Log(LogLevel::kInfo, "attnd starts",
-      {{"version", std::string(ATTND_VERSION)},
+      {{"version", ATTND_VERSION},
        {"instruction_set", GetKernelInfo().instruction_set_used},
        {"threads", config.threads},
        {"memory_bytes_max", config.memory_bytes_max},
        {"memory_bytes_problems", parts->engine.budget.bytes_allowed()},
-       {"measured_gflops", parts->engine.rates.tiled / 1e9}});
+       {"measured_gflops", std::llround(parts->engine.rates.tiled / 1e9)}});
   for (const std::string& address : addresses) Log(LogLevel::kInfo, absl::StrCat("listening on ", address));
   if (parts->admin != nullptr) Log(LogLevel::kInfo, absl::StrCat("admin port on ", parts->admin->address()));
   const int admin_port = parts->admin == nullptr ? 0 : parts->admin->port();

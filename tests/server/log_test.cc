@@ -14,7 +14,7 @@ TEST(LogTest, TextStaysOnOneLineOfPrintableAscii) {
   for (int byte = 0; byte < 256; ++byte) every.push_back(static_cast<char>(byte));
   for (const char c : EscapeText(every)) EXPECT_TRUE(c >= 0x20 && c < 0x7f);
   EXPECT_EQ(EscapeText("a\n2026-01-01 info forged\x1b[31m"), "a\\n2026-01-01 info forged\\033[31m");
-  const std::string line = FormatLine(LogFormat::kText, "Attend", {{"peer", std::string("x\" status=\"OK")}});
+  const std::string line = FormatLine(LogFormat::kText, "Attend", {{"peer", absl::string_view("x\" status=\"OK")}});
   EXPECT_EQ(line, "Attend peer=\"x\\\" status=\\\"OK\"");
 }
 
@@ -22,7 +22,10 @@ TEST(LogTest, JsonReadsBackWhateverCame) {
   std::string every;
   for (int byte = 0; byte < 256; ++byte) every.push_back(static_cast<char>(byte));
   const std::string line =
-      "{" + FormatLine(LogFormat::kJson, every, {{"text", every}, {"count", std::int64_t{-7}}, {"ms", 1.5}}) + "}";
+      "{" +
+      FormatLine(LogFormat::kJson, every,
+                 {{"text", every}, {"count", std::int64_t{-7}}, {"ms", absl::Microseconds(1500)}}) +
+      "}";
   for (const char c : line) EXPECT_TRUE(c >= 0x20 && c < 0x7f);
   const nlohmann::json json = nlohmann::json::parse(line);
   EXPECT_EQ(json["count"], -7);
