@@ -60,20 +60,21 @@ pytests() { # BIN_FOLDER TEST...
   ATTND_BIN="$PWD/$1" "$python" -m pytest -c tests/pytest.ini "${@:2}"
 }
 
-fuzzers() { # each replays its corpus, then looks further for a bounded time; a finding is kept under build/fuzz
-  local fuzzer name log found=0
-  for fuzzer in build/fuzz/bin/*_fuzz; do
-    name="$(basename "$fuzzer" _fuzz)" log="$fuzzer.log" found=1
-    mkdir -p "build/fuzz/new/$name"
-    if ! { "$fuzzer" -runs=0 "tests/fuzz/corpus/$name" &&
-      "$fuzzer" -max_total_time=30 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-        -artifact_prefix="build/fuzz/$name-" "build/fuzz/new/$name" "tests/fuzz/corpus/$name"; } >"$log" 2>&1; then
-      tail -n 60 "$log" >&2
-      return 1
-    fi
-    printf '%s: %s runs, no finding\n' "$name" "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")"
-  done
-  ((found))
+fuzzer() { # NAME: replays its corpus, then looks further for a bounded time; a finding is kept under build/fuzz
+  local name="$1" fuzzer="build/fuzz/bin/$1_fuzz"
+  mkdir -p "build/fuzz/new/$name"
+  if ! { "$fuzzer" -runs=0 "tests/fuzz/corpus/$name" &&
+    "$fuzzer" -max_total_time=30 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+      -artifact_prefix="build/fuzz/$name-" "build/fuzz/new/$name" "tests/fuzz/corpus/$name"; } >"$fuzzer.log" 2>&1; then
+    tail -n 60 "$fuzzer.log" >&2
+    return 1
+  fi
+  printf '%s: %s runs, no finding\n' "$name" "$(sed -n 's/^stat::number_of_executed_units: *//p' "$fuzzer.log")"
+}
+
+fuzzers() { # one on each CPU at a time
+  export -f fuzzer
+  basename -as .cc tests/fuzz/*_fuzz.cc | sed 's/_fuzz$//' | xargs -P "$jobs" -I{} bash -c 'fuzzer {}'
 }
 
 # Debian's abseil and protobuf are not instrumented: containers that cross into them look overflown when they are not.
@@ -110,6 +111,7 @@ if [ "$all" = 1 ]; then
     --ignore-glob='*/test_large_context.py' --ignore-glob='*/test_memory_returns.py' \
     --ignore-glob='*/test_confined_memory.py' --ignore-glob='*/test_hardening.py' \
     --deselect=integration/test_memory_limit.py::test_everything_at_once # shadow memory has no bounds
+  step "adversarial tests: asan" pytests build/asan/bin tests/adversarial
   # Only the fuzzers, and what they link.
   step "build: fuzz" build fuzz $(basename -as .cc tests/fuzz/*_fuzz.cc)
   step "fuzzers: corpora, then 30 s each" fuzzers

@@ -133,7 +133,7 @@ def test_refusals_and_connections():
         page = Page(server)
         assert page.sum("attnd_memory_refusals_total") == 1
         assert page.sum("attnd_memory_allowed_bytes") < 150000000
-        accepted = page.sum("attnd_connections_accepted_total")
+        accepted, used = (page.sum(f"attnd_connections_{what}_total") for what in ("accepted", "used"))
         assert page.sum("attnd_connections_refused_total") == 0
         channels = [server.channel() for _ in range(9)]
         for channel in channels:
@@ -143,4 +143,6 @@ def test_refusals_and_connections():
         assert Page(server).sum("attnd_connections_accepted_total") == accepted + 8
         server.close_channels()
         eventually("none is open", lambda: Page(server).sum("attnd_connections_open") == 0)
+        assert Page(server).sum("attnd_connections_used_total") == used  # no call came on these
         good_call(server)
+        assert Page(server).sum("attnd_connections_used_total") == used + 1  # two calls on one
