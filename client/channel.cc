@@ -80,37 +80,38 @@ absl::Status NotConnected(const std::string& target, bool tls, absl::string_view
   return absl::UnavailableError(absl::StrCat("no server answers at ", target, ": ", reason));
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& target, const ClientOptions& options) {
-  const absl::StatusOr<Credentials> credentials = LoadCredentials(options.credentials, target);
-  if (!credentials.ok()) return credentials.status();
-  const bool tls = credentials->UsesTls();
+// A channel that begins to connect.
+std::shared_ptr<grpc::Channel> Open(const std::string& target, const ClientOptions& options,
+                                    const Credentials& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
-  // Two clients are two connections, even to the same target.
+  // Two channels are two connections, even to the same target.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // A peer that is gone, or takes no more bytes, ends the calls that wait for it; gRPC alone would wait beyond their
   // deadlines. Servers refuse pings more often than every 10 s.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
   arguments.SetUserAgentPrefix(absl::StrCat("attn/", ATTND_VERSION));
+  if (options.balancing == Balancing::kRoundRobin) arguments.SetLoadBalancingPolicyName("round_robin");
   // What is on this machine is not reached through a proxy, which would see the token.
   if (IsLocalTarget(target)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  if (!credentials->server_name.empty()) arguments.SetSslTargetNameOverride(credentials->server_name);
+  if (!credentials.server_name.empty()) arguments.SetSslTargetNameOverride(credentials.server_name);
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
-  if (!credentials->token.empty()) {
-    interceptors.push_back(std::make_unique<TokenOnEveryCall>(credentials->token.text));
-  }
-  const std::shared_ptr<grpc::Channel> channel = grpc::experimental::CreateCustomChannelWithInterceptors(
+  if (!credentials.token.empty()) interceptors.push_back(std::make_unique<TokenOnEveryCall>(credentials.token.text));
+  std::shared_ptr<grpc::Channel> channel = grpc::experimental::CreateCustomChannelWithInterceptors(
       target,
-      tls ? grpc::SslCredentials({credentials->ca.text, credentials->key.text, credentials->certificate.text})
+      credentials.UsesTls()
+          ? grpc::SslCredentials({credentials.ca.text, credentials.key.text, credentials.certificate.text})
           : grpc::InsecureChannelCredentials(),
       arguments, std::move(interceptors));
+  channel->GetState(/*try_to_connect=*/true);
+  return channel;
+}
 
-  const absl::Time deadline = absl::Now() + std::min(options.connect_timeout, options.timeout);
-  grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
+absl::Status WaitUntilConnected(const std::shared_ptr<grpc::Channel>& channel, const std::string& target, bool tls,
+                                absl::Time deadline) {
+  grpc_connectivity_state state = channel->GetState(true);
   while (state != GRPC_CHANNEL_READY) {
     // A refused connection is an answer: whoever starts a server and a client together waits by asking again.
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
@@ -123,7 +124,23 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& ta
     }
     state = channel->GetState(true);
   }
-  return channel;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> OpenChannels(const std::string& target,
+                                                                         const ClientOptions& options) {
+  const absl::StatusOr<Credentials> credentials = LoadCredentials(options.credentials, target);
+  if (!credentials.ok()) return credentials.status();
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  for (int i = 0; i < std::max(options.connections, 1); ++i) channels.push_back(Open(target, options, *credentials));
+  const absl::Time deadline = absl::Now() + std::min(options.connect_timeout, options.timeout);
+  for (const std::shared_ptr<grpc::Channel>& channel : channels) {
+    const absl::Status connected = WaitUntilConnected(channel, target, credentials->UsesTls(), deadline);
+    if (!connected.ok()) return connected;
+  }
+  return channels;
 }
 
 }  // namespace attnd::client

@@ -1,4 +1,4 @@
-// A connected gRPC channel with a client's credentials: TLS or plaintext, and a token on every call made on it.
+// Connected gRPC channels with a client's credentials: TLS or plaintext, and a token on every call made on them.
 // Thread rule: pure functions; a channel may be used from any thread.
 #pragma once
 
@@ -6,14 +6,17 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/client.h"
+#include "client/options.h"
 
 namespace attnd::client {
 
-// Waits until the server answered or options.connect_timeout is over. UNAVAILABLE when nobody answers, UNAUTHENTICATED
-// when a handshake fails, with gRPC's reason; otherwise as LoadCredentials.
-absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& target, const ClientOptions& options);
+// options.connections of them, each of its own connection. Waits until a server answered on every one or
+// options.connect_timeout is over. UNAVAILABLE when nobody answers, UNAUTHENTICATED when a handshake fails, with gRPC's
+// reason; otherwise as LoadCredentials.
+absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> OpenChannels(const std::string& target,
+                                                                         const ClientOptions& options);
 
 }  // namespace attnd::client

@@ -39,12 +39,11 @@ struct Stream::Impl::Call {
   }
 };
 
-Stream::Impl::Impl(grpc::Channel& channel, const grpc::internal::RpcMethod& method, absl::Time deadline,
-                   std::int64_t piece_bytes, bool last)
-    : piece_bytes_(std::max<std::int64_t>(piece_bytes, 1)), last_(last) {
+Stream::Impl::Impl(Pool::Place connection, absl::Time deadline, std::int64_t piece_bytes, bool last)
+    : connection_(std::move(connection)), piece_bytes_(std::max<std::int64_t>(piece_bytes, 1)), last_(last) {
   context_.set_deadline(absl::ToChronoTime(deadline));
-  stream_.reset(grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(&channel, method,
-                                                                                                      &context_));
+  stream_.reset(grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
+      connection_->channel.get(), connection_->attend_stream, &context_));
 }
 
 Stream::Impl::~Impl() {
@@ -182,5 +181,6 @@ absl::StatusOr<Answer> Stream::Attend(const Problem& problem, const StreamCall& 
   return impl_->Attend(problem, call);
 }
 bool Stream::alive() const { return impl_->alive_; }
+void Stream::Cancel() { impl_->context_.TryCancel(); }
 
 }  // namespace attnd::client

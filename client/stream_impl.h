@@ -9,14 +9,13 @@
 
 #include "attnd/v1/attention.pb.h"
 #include "client/client.h"
+#include "client/pool.h"
 #include "client/wire.h"
 
 namespace attnd::client {
 
 struct Stream::Impl {
-  // `method` is AttendStream of `channel`.
-  Impl(grpc::Channel& channel, const grpc::internal::RpcMethod& method, absl::Time deadline, std::int64_t piece_bytes,
-       bool last);
+  Impl(Pool::Place connection, absl::Time deadline, std::int64_t piece_bytes, bool last);
   ~Impl();
 
   absl::StatusOr<Answer> Attend(const Problem& problem, const StreamCall& call);
@@ -31,6 +30,7 @@ struct Stream::Impl {
   // The stream is over: asks it why.
   absl::Status Finish();
 
+  const Pool::Place connection_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> stream_;
   const std::int64_t piece_bytes_;

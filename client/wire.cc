@@ -1,10 +1,15 @@
 #include "client/wire.h"
 
+#include <google/protobuf/any.pb.h>
+#include <google/protobuf/duration.pb.h>
+#include <google/protobuf/unknown_field_set.h>
 #include <google/protobuf/util/field_mask_util.h>
 
 #include <algorithm>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "client/client.h"
 
 namespace attnd::client {
 
@@ -58,11 +63,48 @@ void Visit(const Message& message, const std::string& path, FieldMask* mask, Spl
   if (nothing && tensor != nullptr) mask->add_paths(absl::StrCat(path, ".dtype"));
 }
 
+constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
+
+// The contents of a message's fields of that number which hold bytes; none where it is no message.
+std::vector<std::string> BytesFields(const std::string& message, int number) {
+  std::vector<std::string> found;
+  google::protobuf::UnknownFieldSet fields;
+  if (!fields.ParseFromString(message)) return found;
+  for (int i = 0; i < fields.field_count(); ++i) {
+    const google::protobuf::UnknownField& field = fields.field(i);
+    if (field.number() == number && field.type() == google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED) {
+      found.push_back(field.length_delimited());
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  absl::Status ours(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  // google.rpc.Status { ... repeated google.protobuf.Any details = 3; }
+  for (const std::string& detail : BytesFields(status.error_details(), 3)) {
+    google::protobuf::Any any;
+    if (any.ParseFromString(detail) && any.type_url() == kRetryInfoUrl) {
+      ours.SetPayload(kRetryInfoUrl, absl::Cord(any.value()));
+    }
+  }
+  return ours;
+}
+
+std::optional<absl::Duration> RetryDelay(const absl::Status& status) {
+  const absl::optional<absl::Cord> info = status.GetPayload(kRetryInfoUrl);
+  if (!info.has_value()) return {};
+  // google.rpc.RetryInfo { google.protobuf.Duration retry_delay = 1; }
+  google::protobuf::Duration delay;
+  for (const std::string& field : BytesFields(std::string(*info), 1)) {
+    if (!delay.MergeFromString(field)) return {};
+  }
+  const absl::Duration wait = absl::Seconds(delay.seconds()) + absl::Nanoseconds(delay.nanos());
+  if (wait < absl::ZeroDuration()) return {};
+  return wait;
 }
 
 absl::Span<const absl::string_view> SendOrder() { return kSendOrder; }

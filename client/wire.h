@@ -15,7 +15,7 @@
 
 namespace attnd::client {
 
-// The same code and words.
+// The same code and words, and with them the server's google.rpc.RetryInfo.
 absl::Status FromGrpc(const grpc::Status& status);
 
 // A request without tensor bytes, and the bytes by the path that pieces name them with, in the order in which a server

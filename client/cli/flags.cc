@@ -93,10 +93,15 @@ absl::StatusOr<std::optional<DType>> ParseWireDType(absl::string_view text) {
 }
 
 void ServerFlags::AddTo(CLI::App& app) {
-  app.add_option("--server", server, "host:port or unix:path")->capture_default_str();
+  app.add_option("--server", server, "host:port, unix:path, dns:///host:port or ipv4:a:port,b:port")
+      ->capture_default_str();
   app.add_option("--timeout_ms", timeout_ms, "deadline of every call, milliseconds")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+  app.add_option("--attempts", attempts, "of a call that no server had room for or whose connection was lost")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_flag("--round_robin", round_robin, "calls go to all addresses of --server in turn, not to the first");
   const std::string group = "Trust";
   app.add_flag("--tls", credentials.tls, "speak TLS and trust the system's roots")->group(group);
   app.add_option("--tls_ca", credentials.ca.file, "speak TLS and trust these CAs instead (PEM file)")->group(group);
@@ -120,6 +125,8 @@ absl::StatusOr<std::unique_ptr<Client>> ServerFlags::Connect() const {
   ClientOptions options;
   options.timeout = absl::Milliseconds(timeout_ms);
   options.credentials = credentials;
+  options.retry.max_attempts = static_cast<int>(attempts);
+  if (round_robin) options.balancing = Balancing::kRoundRobin;
   absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(server, options);
   if (absl::IsFailedPrecondition(client.status())) {
     return UsageError(absl::StrCat(client.status().message(), "; give --tls or --tls_ca, or --allow_plaintext_token"));
@@ -175,13 +182,19 @@ void OptionFlags::AddTo(CLI::App& app) {
   app.add_option("--softcap", softcap, "s becomes cap * tanh(s / cap)")->group(group);
   app.add_option("--alibi_slopes", alibi_slopes, "Hq slopes")->group(group);
   app.add_option("--sinks", sinks, "Hq sink logits")->group(group);
-  app.add_option("--rotary_style", rotary_style, "half or interleaved: turns on rotary embedding")->group(group);
+  app.add_option("--rotary_style", rotary_style, "turns on rotary embedding")
+      ->type_name("{half,interleaved}")
+      ->group(group);
   app.add_option("--rotary_dim", rotary_dim, "coordinates that turn; default d_k")->group(group);
   app.add_option("--rope_base", rope_base, "default 10000")->group(group);
-  app.add_option("--layout", layout, "bhnd (default) or bnhd")->group(group);
-  app.add_option("--output_dtype", output_dtype, "default: q's")->group(group);
-  app.add_option("--mode", mode, "tiled (default) or reference (float64, slow)")->group(group);
-  app.add_option("--priority", priority, "low, normal (default) or high: its share of compute")->group(group);
+  app.add_option("--layout", layout, "default: bhnd")->type_name("{bhnd,bnhd}")->group(group);
+  app.add_option("--output_dtype", output_dtype, "default: q's")->type_name(kFloatTypes)->group(group);
+  app.add_option("--mode", mode, "default: tiled; reference is float64 and slow")
+      ->type_name("{tiled,reference}")
+      ->group(group);
+  app.add_option("--priority", priority, "its share of compute; default: normal")
+      ->type_name("{low,normal,high}")
+      ->group(group);
 }
 
 absl::StatusOr<v1::Layout> OptionFlags::Layout() const {

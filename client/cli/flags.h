@@ -22,12 +22,17 @@ bool IsUsageError(const absl::Status& status);
 absl::StatusOr<std::vector<std::int64_t>> ParseIntegers(absl::string_view flag, absl::string_view text);
 absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view flag, absl::string_view text);
 
+// The type_name of an option that takes one of these words. Shells complete what stands in such braces.
+constexpr char kFloatTypes[] = "{float32,float16,bfloat16,float64}";
+
 // The float type that --wire_dtype names; nothing for an empty text.
 absl::StatusOr<std::optional<DType>> ParseWireDType(absl::string_view text);
 
 struct ServerFlags {
   std::string server = "127.0.0.1:50051";
   std::int64_t timeout_ms = 60000;
+  std::int64_t attempts = 1;  // so that what a command says and measures is one call
+  bool round_robin = false;
   Credentials credentials;
 
   void AddTo(CLI::App& app);

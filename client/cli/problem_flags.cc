@@ -107,8 +107,8 @@ void ProblemFlags::AddTo(CLI::App& app) {
   app.add_option("--kv_heads", kv_heads, "default: q_heads")->group(group);
   app.add_flag("--weights_transposed", weights_transposed, "weights are [out, in], as PyTorch keeps them")
       ->group(group);
-  app.add_option("--wire_dtype", wire_dtype,
-                 "send tensors and get the output as this, as float16 or bfloat16; files keep the type of q or x")
+  app.add_option("--wire_dtype", wire_dtype, "send tensors and get the output as this; files keep the type of q or x")
+      ->type_name(kFloatTypes)
       ->group(group);
   app.add_option("--mask", mask, "bool, broadcast from the right to [B,Hq,Nq,Nk]; true = may see")->group(group);
   app.add_option("--bias", bias, "float, likewise, added to the scores")->group(group);

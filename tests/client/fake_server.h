@@ -69,6 +69,12 @@ inline std::vector<std::pair<v1::OutputKind, Array>> Formula(const v1::AttendReq
   return answers;
 }
 
+// One query and one key: the output is the value.
+inline Problem Gives(const std::vector<float>& value) {
+  const Array one = Array::Of({1, 1}, std::vector<float>{1});
+  return *Problem::FromQkv(one, one, Array::Of({1, static_cast<std::int64_t>(value.size())}, value));
+}
+
 // A value that one thread sets and others read.
 template <typename T>
 class Knob {
@@ -105,21 +111,30 @@ class FakeServer : public v1::AttentionService::Service {
   std::string target;
   // Knobs.
   Knob<grpc::Status> refusal;                            // of every problem, by either call
+  Knob<std::function<grpc::Status(int)>> attempt;        // status of the nth unary or streaming call, from 1
   Knob<std::function<void(v1::AttendResponse&)>> spoil;  // of a unary answer
   Knob<std::function<void(v1::AttendStreamResponse&)>> spoil_message;
   std::atomic<std::int64_t> block_rows = 2, block_columns = 1 << 20;
-  std::atomic<bool> backwards = false;       // blocks last to first
-  std::atomic<bool> leave_out_last = false;  // one block is never sent
-  std::atomic<bool> hang_up = false;         // end the stream instead of closing the problem
+  std::atomic<bool> backwards = false;             // blocks last to first
+  std::atomic<bool> leave_out_last = false;        // one block is never sent
+  std::atomic<bool> hang_up = false;               // end the stream instead of closing the problem
+  std::atomic<bool> hang_up_after_blocks = false;  // end it by `attempt` only when all blocks were sent
   std::atomic<bool> serving = true;
   // What was seen.
   std::atomic<int> unary_calls{0}, stream_problems{0}, pieces{0};
   std::atomic<std::int64_t> largest_piece{0};
+  std::atomic<int> calls{0};  // of either kind
   std::atomic<bool> had_deadline{false};
+  Knob<std::chrono::system_clock::time_point> deadline;  // of the last call
   // Method -> the `authorization` it came with, of every call that was begun.
   std::multimap<std::string, std::string> Authorizations() {
     const std::scoped_lock lock(seen_mutex_);
     return authorizations_;
+  }
+  // How many calls of Attend came over each connection.
+  std::map<std::string, int> CallsByPeer() {
+    const std::scoped_lock lock(seen_mutex_);
+    return calls_by_peer_;
   }
   // The tensors of the last problem that came in pieces, in the order of their first ones.
   std::vector<std::string> PieceOrder() {
@@ -131,7 +146,15 @@ class FakeServer : public v1::AttentionService::Service {
                       v1::AttendResponse* response) override {
     ++unary_calls;
     Note("Attend", *context);
-    had_deadline = context->deadline() < std::chrono::system_clock::now() + std::chrono::hours(24);
+    NoteDeadline(*context);
+    {
+      const std::scoped_lock lock(seen_mutex_);
+      ++calls_by_peer_[context->peer()];
+    }
+    const int call = ++calls;
+    if (const auto status_of = attempt.Get()) {
+      if (grpc::Status status = status_of(call); !status.ok()) return status;
+    }
     if (const grpc::Status refused = refusal.Get(); !refused.ok()) return refused;
     auto answers = Formula(*request);
     *response->mutable_output() = ToTensor(answers.front().second);
@@ -152,8 +175,12 @@ class FakeServer : public v1::AttentionService::Service {
     v1::AttendStreamRequest message;
     v1::AttendRequest problem;
     std::set<std::uint64_t> refused;
+    NoteDeadline(*context);
+    grpc::Status ends;
+    const int call = ++calls;
+    if (const auto status_of = attempt.Get()) ends = status_of(call);
+    if (!ends.ok() && !hang_up_after_blocks) return ends;
     while (stream->Read(&message)) {
-      had_deadline = context->deadline() < std::chrono::system_clock::now() + std::chrono::hours(24);
       if (message.has_header()) {
         problem = message.header();
         {
@@ -188,13 +215,15 @@ class FakeServer : public v1::AttentionService::Service {
       }
       if (!Whole(problem)) continue;
       if (hang_up) return {grpc::StatusCode::ABORTED, "the fake hangs up"};
-      Answer(problem, message.problem_id(), stream);
+      Answer(problem, message.problem_id(), stream, /*close=*/ends.ok());
+      if (!ends.ok()) return ends;
     }
     return grpc::Status::OK;
   }
 
   grpc::Status Plan(grpc::ServerContext* context, const v1::PlanRequest* request, v1::PlanResponse* response) override {
     Note("Plan", *context);
+    if (const grpc::Status refused = refusal.Get(); !refused.ok()) return refused;
     if (!request->problem().q().data().empty()) return {grpc::StatusCode::INVALID_ARGUMENT, "q: data must be empty"};
     response->set_scores_per_head(request->problem().q().shape(2) * request->problem().k().shape(2));
     response->set_naive_score_bytes_per_head(4 * response->scores_per_head());
@@ -219,6 +248,7 @@ class FakeServer : public v1::AttentionService::Service {
     grpc::Status Check(grpc::ServerContext* context, const grpc::health::v1::HealthCheckRequest* request,
                        grpc::health::v1::HealthCheckResponse* response) override {
       owner_.Note("Check", *context);
+      if (const grpc::Status refused = owner_.refusal.Get(); !refused.ok()) return refused;
       if (request->service() == "nothing") return {grpc::StatusCode::NOT_FOUND, "service 'nothing' is unknown"};
       response->set_status(owner_.serving ? grpc::health::v1::HealthCheckResponse::SERVING
                                           : grpc::health::v1::HealthCheckResponse::NOT_SERVING);
@@ -227,6 +257,10 @@ class FakeServer : public v1::AttentionService::Service {
     FakeServer& owner_;
   };
 
+  void NoteDeadline(const grpc::ServerContext& context) {
+    deadline = context.deadline();
+    had_deadline = context.deadline() < std::chrono::system_clock::now() + std::chrono::hours(24);
+  }
   void Note(const std::string& method, const grpc::ServerContext& context) {
     const std::scoped_lock lock(seen_mutex_);
     const auto& metadata = context.client_metadata();
@@ -259,9 +293,9 @@ class FakeServer : public v1::AttentionService::Service {
       statistics->add_q_offset(request.k().shape(2) - request.q().shape(2));
   }
 
-  // The answer in blocks of block_rows x block_columns, then the closing message.
+  // The answer in blocks of block_rows x block_columns, then, with `close`, the closing message.
   void Answer(const v1::AttendRequest& problem, std::uint64_t id,
-              grpc::ServerReaderWriter<v1::AttendStreamResponse, v1::AttendStreamRequest>* stream) {
+              grpc::ServerReaderWriter<v1::AttendStreamResponse, v1::AttendStreamRequest>* stream, bool close) {
     std::vector<v1::AttendStreamResponse> messages;
     v1::AttendStreamResponse closing;
     closing.set_problem_id(id);
@@ -299,7 +333,7 @@ class FakeServer : public v1::AttentionService::Service {
     }
     if (backwards) std::reverse(messages.begin(), messages.end());
     if (leave_out_last) messages.pop_back();
-    messages.push_back(closing);
+    if (close) messages.push_back(closing);
     for (v1::AttendStreamResponse& message : messages) {
       if (const auto spoiler = spoil_message.Get()) spoiler(message);
       if (!stream->Write(message)) return;
@@ -307,6 +341,7 @@ class FakeServer : public v1::AttentionService::Service {
   }
 
   std::mutex seen_mutex_;
+  std::map<std::string, int> calls_by_peer_;
   std::vector<std::string> piece_order_;
   std::multimap<std::string, std::string> authorizations_;
   Health health_{*this};
