@@ -39,6 +39,7 @@ int RunCommandLine(int argc, const char* const* argv, Io io) {
   AddBenchCommand(app, selected);
   AddInfoCommand(app, selected);
   AddHealthCommand(app, selected);
+  AddCompletionCommand(app, selected);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

@@ -18,5 +18,7 @@ void AddPlanCommand(CLI::App& app, Command& selected);
 void AddBenchCommand(CLI::App& app, Command& selected);
 void AddInfoCommand(CLI::App& app, Command& selected);
 void AddHealthCommand(CLI::App& app, Command& selected);
+// What shells complete is all that `app` has when this command runs.
+void AddCompletionCommand(CLI::App& app, Command& selected);
 
 }  // namespace attnd::client
