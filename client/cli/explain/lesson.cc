@@ -1,4 +1,4 @@
-#include "client/cli/lesson.h"
+#include "client/cli/explain/lesson.h"
 
 #include <algorithm>
 #include <cmath>
