@@ -18,7 +18,7 @@ std::string MakePage(absl::string_view title, absl::string_view script, const nl
       "<link rel=\"icon\" href=\"data:,\">\n<title>",
       head, "</title>\n<style>\n", PageFile("page.css"), "</style>\n</head>\n<body>\n<main></main>\n",
       "<script id=\"data\" type=\"application/json\">", json, "</script>\n<script>\n\"use strict\";\n",
-      PageFile("page.js"), PageFile(absl::StrCat(script, ".js")), "</script>\n</body>\n</html>\n");
+      PageFile("page.js"), PageFile("chart.js"), PageFile(absl::StrCat(script, ".js")), "</script>\n</body>\n</html>\n");
 }
 
 }  // namespace attnd::client

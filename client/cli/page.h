@@ -9,8 +9,8 @@
 
 namespace attnd::client {
 
-// `script` is a file of pages/ without its .js, and finds `data` as the constant `data` and a <main> to fill; page.js
-// and page.css are in every page.
+// `script` is a file of pages/ without its .js, and finds `data` as the constant `data` and a <main> to fill; page.js,
+// chart.js and page.css are in every page.
 std::string MakePage(absl::string_view title, absl::string_view script, const nlohmann::ordered_json& data);
 
 }  // namespace attnd::client
