@@ -16,9 +16,10 @@ std::string MakePage(absl::string_view title, absl::string_view script, const nl
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
       "script-src 'unsafe-inline'; img-src data:\">\n"
       "<link rel=\"icon\" href=\"data:,\">\n<title>",
-      head, "</title>\n<style>\n", PageFile("page.css"), "</style>\n</head>\n<body>\n<main></main>\n",
-      "<script id=\"data\" type=\"application/json\">", json, "</script>\n<script>\n\"use strict\";\n",
-      PageFile("page.js"), PageFile("chart.js"), PageFile(absl::StrCat(script, ".js")), "</script>\n</body>\n</html>\n");
+      head, "</title>\n<style>\n", PageFile("page.css"), PageFile(absl::StrCat(script, ".css")),
+      "</style>\n</head>\n<body>\n<main></main>\n", "<script id=\"data\" type=\"application/json\">", json,
+      "</script>\n<script>\n\"use strict\";\n", PageFile("page.js"), PageFile("chart.js"),
+      PageFile(absl::StrCat(script, ".js")), "</script>\n</body>\n</html>\n");
 }
 
 }  // namespace attnd::client

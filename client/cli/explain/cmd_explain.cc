@@ -61,7 +61,8 @@ struct ExplainCommand {
     if (status.ok() && why_scale) status = WhyScale(**client, text, &data);
     if (!status.ok()) return server.Explain(status);
     if (!html.empty()) {
-      const absl::Status written = WriteFile(html, MakePage("Attention, step by step", "explain", data));
+      const absl::Status written =
+          WriteFile(html, MakePage(summarise ? "Where the weights are" : "Attention, step by step", "explain", data));
       if (!written.ok()) return written;
       if (!json) io.out << "page written to " << html << "\n";
     }
@@ -139,8 +140,7 @@ void AddExplainCommand(CLI::App& app, Command& selected) {
                 "more than 4096 scores without --row")
       ->group(group);
   sub->add_flag("--why_scale", command->why_scale, "measure what the division by √d is for, too")->group(group);
-  sub->add_option("--html", command->html, "write it as a page that needs no other file and no network")
-      ->group(group);
+  sub->add_option("--html", command->html, "write it as a page that needs no other file and no network")->group(group);
   sub->add_flag("--json", command->json, "print the page's numbers as JSON")->group(group);
   command->problem_flags.AddTo(*sub);
   sub->footer(

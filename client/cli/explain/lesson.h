@@ -31,7 +31,8 @@ struct Lesson {
   std::int64_t head = 0, kv_head = 0, row = 0;
 };
 
-// Rows of one sequence, in order, in each of its heads: what the page shows. `row` and `head` are places in these lists.
+// Rows of one sequence, in order, in each of its heads: what the page shows. `row` and `head` are places in these
+// lists.
 struct LessonGrid {
   std::vector<std::vector<Lesson>> heads;  // by head, by row
   std::size_t row = 0, head = 0;           // the one that is spelt out

@@ -62,6 +62,7 @@ HeadSummary::HeadSummary(std::int64_t rows, std::int64_t columns, std::int64_t p
       received_(static_cast<std::size_t>(columns)),
       tenths_(static_cast<std::size_t>(columns)) {
   for (const std::int64_t row : listed) top_keys_[row];
+  if (columns == 0) empty_rows_ = rows;  // of which no block will come
 }
 
 double HeadSummary::MeanOf(std::int64_t cell_row, std::int64_t cell_column) const {
@@ -132,7 +133,8 @@ void HeadSummary::AddDistances(std::int64_t row, double sum, const RowScratch& s
   const std::size_t own = until(p + 1);
   const double place = static_cast<double>(p);
   const double ahead = place * scratch.before[own] - scratch.moment_before[own];
-  const double behind = (scratch.moment_before.back() - scratch.moment_before[own]) - place * (scratch.before.back() - scratch.before[own]);
+  const double behind = (scratch.moment_before.back() - scratch.moment_before[own]) -
+                        place * (scratch.before.back() - scratch.before[own]);
   distance_sum_ += (ahead + behind) / sum;
 }
 
@@ -178,10 +180,9 @@ std::vector<KeyWeight> HeadSummary::TopKeys(const float* weights) const {
   std::vector<std::int64_t> keys(static_cast<std::size_t>(columns_));
   std::iota(keys.begin(), keys.end(), 0);
   const std::size_t count = std::min(kTopKeys, keys.size());
-  std::partial_sort(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(count), keys.end(),
-                    [&](std::int64_t a, std::int64_t b) {
-                      return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
-                    });
+  std::partial_sort(
+      keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(count), keys.end(),
+      [&](std::int64_t a, std::int64_t b) { return weights[a] != weights[b] ? weights[a] > weights[b] : a < b; });
   std::vector<KeyWeight> top;
   for (std::size_t n = 0; n < count && weights[keys[n]] > 0; ++n) top.push_back({keys[n], weights[keys[n]]});
   return top;
@@ -189,7 +190,10 @@ std::vector<KeyWeight> HeadSummary::TopKeys(const float* weights) const {
 
 WeightsSummary::WeightsSummary(const OutputLayout& layout, std::int64_t sequence, std::int64_t position,
                                std::int64_t cells_max, std::int64_t listed_max)
-    : sequence_(sequence), columns_(layout.columns), row_(static_cast<std::size_t>(layout.columns)), scratch_(layout.columns) {
+    : sequence_(sequence),
+      columns_(layout.columns),
+      row_(static_cast<std::size_t>(layout.columns)),
+      scratch_(layout.columns) {
   std::vector<std::int64_t> listed;
   const std::int64_t count = std::min(layout.rows, listed_max);
   for (std::int64_t n = 0; n < count; ++n) {
@@ -218,8 +222,8 @@ absl::Status WeightsSummary::Take(const v1::Block& block) {
     OpenRow& open = open_[{block.head(), row}];
     if (open.weights.empty()) {
       if (static_cast<std::int64_t>(open_.size()) * columns_ * 4 > kOpenBytesMax && open_.size() > 1) {
-        return absl::ResourceExhaustedError(absl::StrCat("the server's blocks leave more than ", kOpenBytesMax,
-                                                         " bytes of rows unfinished"));
+        return absl::ResourceExhaustedError(
+            absl::StrCat("the server's blocks leave more than ", kOpenBytesMax, " bytes of rows unfinished"));
       }
       open.weights.resize(static_cast<std::size_t>(columns_));
       open.missing = columns_;

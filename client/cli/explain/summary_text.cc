@@ -98,12 +98,11 @@ Json HeadJson(std::size_t number, const HeadSummary& head, const SummaryTitle& t
     Json keys = Json::array();
     for (const KeyWeight& key : top) keys.push_back({{"key", key.key}, {"weight", JsonNumber(key.weight)}});
     const bool counted = summary.keys_for_90 > 0;
-    json["rows"].push_back(
-        {{"row", row},
-         {"entropy_bits", counted ? JsonRounded(static_cast<double>(summary.entropy_bits)) : Json()},
-         {"effective_keys", counted ? JsonRounded(summary.effective_keys()) : Json()},
-         {"keys_for_90_percent", counted ? Json(summary.keys_for_90) : Json()},
-         {"top", std::move(keys)}});
+    json["rows"].push_back({{"row", row},
+                            {"entropy_bits", counted ? JsonRounded(static_cast<double>(summary.entropy_bits)) : Json()},
+                            {"effective_keys", counted ? JsonRounded(summary.effective_keys()) : Json()},
+                            {"keys_for_90_percent", counted ? Json(summary.keys_for_90) : Json()},
+                            {"top", std::move(keys)}});
   }
   return json;
 }
@@ -131,7 +130,8 @@ void PrintHeat(const Json& json, const Json& head, std::ostream& out) {
     for (std::size_t c = 0; c < columns; c += step) {
       double value = 0;
       for (std::size_t y = r; y < std::min(r + step, rows); ++y) {
-        for (std::size_t x = c; x < std::min(c + step, columns); ++x) value = std::max(value, cells[y][x].get<double>());
+        for (std::size_t x = c; x < std::min(c + step, columns); ++x)
+          value = std::max(value, cells[y][x].get<double>());
       }
       const double share = most > 0 ? std::sqrt(value / most) : 0;
       absl::StrAppend(&line, kShades[std::min(static_cast<int>(std::ceil(share * 5)), 5)]);
@@ -201,7 +201,8 @@ void PrintSummary(const Json& json, std::ostream& out) {
   for (std::size_t n = 0; n < printed; ++n) {
     const Json& row = head["rows"][printed == 1 ? 0 : n * (listed - 1) / (printed - 1)];
     std::vector<std::string> top;
-    for (const Json& key : row["top"]) top.push_back(absl::StrCat(key["key"].dump(), " (", Digits(key["weight"], 4), ")"));
+    for (const Json& key : row["top"])
+      top.push_back(absl::StrCat(key["key"].dump(), " (", Digits(key["weight"], 4), ")"));
     rows.Row({row["row"].dump(), Digits(row["effective_keys"], 1), Digits(row["keys_for_90_percent"], 0),
               top.empty() ? "none" : absl::StrJoin(top, ", ")});
   }

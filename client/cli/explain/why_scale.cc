@@ -77,8 +77,10 @@ absl::StatusOr<Json> MeasureWhyScale(Client& client) {
     problem->options().set_scale(1);
     const absl::StatusOr<Json> unscaled = Measure(client, *problem);
     if (!unscaled.ok()) return unscaled.status();
-    json["widths"].push_back(
-        {{"d", d}, {"root_d", JsonRounded(std::sqrt(static_cast<double>(d)))}, {"unscaled", *unscaled}, {"scaled", *scaled}});
+    json["widths"].push_back({{"d", d},
+                              {"root_d", JsonRounded(std::sqrt(static_cast<double>(d)))},
+                              {"unscaled", *unscaled},
+                              {"scaled", *scaled}});
   }
   return json;
 }
