@@ -220,6 +220,17 @@ void ConvertElements(DType from_dtype, absl::string_view from, DType to_dtype, c
   });
 }
 
+std::string WidenToInt64(absl::string_view narrow) {
+  std::string wide(2 * narrow.size(), '\0');
+  for (std::size_t i = 0; i < narrow.size() / 4; ++i) {
+    std::int32_t value;
+    std::memcpy(&value, narrow.data() + 4 * i, 4);
+    const std::int64_t widened = value;
+    std::memcpy(wide.data() + 8 * i, &widened, 8);
+  }
+  return wide;
+}
+
 absl::StatusOr<Array> Array::Zeros(DType dtype, std::vector<std::int64_t> shape) {
   const absl::StatusOr<std::int64_t> bytes = ByteCount(dtype, shape);
   if (!bytes.ok()) return bytes.status();

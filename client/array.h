@@ -41,6 +41,9 @@ std::uint16_t DoubleToBFloat16(double value);
 // rounded once to nearest even. `to` has room for all of them and lies apart; neither need be aligned.
 void ConvertElements(DType from_dtype, absl::string_view from, DType to_dtype, char* to);
 
+// Elements of int32 as elements of int64.
+std::string WidenToInt64(absl::string_view narrow);
+
 struct Array {
   DType dtype = DType::kFloat32;
   std::vector<std::int64_t> shape;

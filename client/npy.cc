@@ -144,17 +144,6 @@ void SwapBytes(std::string* bytes, std::int64_t element_bytes) {
   }
 }
 
-std::string WidenToInt64(absl::string_view narrow) {
-  std::string wide(2 * narrow.size(), '\0');
-  for (std::size_t i = 0; i < narrow.size() / 4; ++i) {
-    std::int32_t value;
-    std::memcpy(&value, narrow.data() + 4 * i, 4);
-    const std::int64_t widened = value;
-    std::memcpy(wide.data() + 8 * i, &widened, 8);
-  }
-  return wide;
-}
-
 // Fortran order (first index fastest) to row-major.
 std::string Transpose(absl::string_view bytes, const std::vector<std::int64_t>& shape, std::int64_t element_bytes) {
   std::string transposed(bytes.size(), '\0');

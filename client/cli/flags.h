@@ -69,7 +69,8 @@ struct OptionFlags {
 
 // A whole problem: tensors from files, and its options.
 struct ProblemFlags {
-  std::string q, k, v, x, npz;
+  std::string q, k, v, x, npz, safetensors;
+  std::vector<std::string> names;  // role=name, of what is in npz or safetensors
   std::string w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o;
   std::string mask, bias, q_positions, k_positions, page_table;
   std::int64_t q_heads = 1;

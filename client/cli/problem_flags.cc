@@ -1,24 +1,56 @@
-// Tensors from files, by flags or by name from an .npz.
+// Tensors from files, by flags or by name from an .npz or safetensors file.
+#include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/cli/flags.h"
 #include "client/npy.h"
 #include "client/npz.h"
+#include "client/safetensors.h"
 
 namespace attnd::client {
 
 namespace {
 
-// Reads tensors by role, from the flag's file where one is given, else from the .npz by name in any case.
+// Every role that a tensor can have.
+constexpr absl::string_view kRoles[] = {"q",    "k",    "v",           "x",           "w_q",       "w_k",
+                                        "w_v",  "b_q",  "b_k",         "b_v",         "w_o",       "b_o",
+                                        "mask", "bias", "q_positions", "k_positions", "page_table"};
+
+// Reads tensors by role, from the flag's file where one is given, else from the file of many: by the name that --names
+// gives the role, else by the role's own in any case.
 class TensorSource {
  public:
-  absl::Status OpenNpz(const std::string& path) {
-    absl::StatusOr<NpzFile> file = NpzFile::Open(path);
-    if (!file.ok()) return file.status();
-    npz_.emplace(*std::move(file));
-    for (const std::string& name : npz_->names()) names_.emplace(absl::AsciiStrToLower(name), name);
+  absl::Status Open(const ProblemFlags& flags) {
+    if (!flags.npz.empty() && !flags.safetensors.empty()) {
+      return UsageError("--npz and --safetensors exclude each other");
+    }
+    if (!flags.npz.empty()) {
+      absl::StatusOr<NpzFile> file = NpzFile::Open(flags.npz);
+      if (!file.ok()) return file.status();
+      npz_.emplace(*std::move(file));
+      for (const std::string& name : npz_->names()) names_.emplace(absl::AsciiStrToLower(name), name);
+    }
+    if (!flags.safetensors.empty()) {
+      absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(flags.safetensors);
+      if (!file.ok()) return file.status();
+      safetensors_.emplace(*std::move(file));
+      for (const std::string& name : safetensors_->names()) names_.emplace(absl::AsciiStrToLower(name), name);
+    }
+    for (const std::string& text : flags.names) {
+      const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
+      const auto& [role, name] = parts;
+      if (name.empty() || std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles)) {
+        return UsageError(absl::StrCat("--names: '", text, "', expected ROLE=NAME with one of the roles ",
+                                       absl::StrJoin(kRoles, ", ")));
+      }
+      if (!npz_ && !safetensors_) return UsageError("--names needs --npz or --safetensors");
+      names_[role] = name;
+    }
     return absl::OkStatus();
   }
 
@@ -27,7 +59,7 @@ class TensorSource {
   // Nothing when neither is there.
   absl::StatusOr<std::optional<Array>> Read(const std::string& path, const std::string& role) {
     if (!Has(path, role)) return std::nullopt;
-    absl::StatusOr<Array> array = path.empty() ? npz_->Load(names_.at(role)) : ReadNpy(path);
+    absl::StatusOr<Array> array = path.empty() ? Load(names_.at(role)) : ReadNpy(path);
     if (!array.ok()) return array.status();
     return std::optional<Array>(*std::move(array));
   }
@@ -36,14 +68,19 @@ class TensorSource {
     absl::StatusOr<std::optional<Array>> array = Read(path, role);
     if (!array.ok()) return array.status();
     if (!*array)
-      return UsageError(
-          absl::StrCat("--", role, " is missing: give it a .npy file, or an array '", role, "' in --npz"));
+      return UsageError(absl::StrCat("--", role, " is missing: give it a .npy file, or an array '", role,
+                                     "' in --npz or --safetensors (or --names ", role, "=NAME of one there)"));
     return **std::move(array);
   }
 
  private:
+  absl::StatusOr<Array> Load(const std::string& name) const {
+    return npz_ ? npz_->Load(name) : safetensors_->Load(name);
+  }
+
   std::optional<NpzFile> npz_;
-  std::map<std::string, std::string> names_;  // in small letters -> in the file
+  std::optional<SafetensorsFile> safetensors_;
+  std::map<std::string, std::string> names_;  // role, or in small letters -> in the file
 };
 
 absl::StatusOr<Problem> LoadProjected(const ProblemFlags& flags, TensorSource& source) {
@@ -103,6 +140,9 @@ void ProblemFlags::AddTo(CLI::App& app) {
   app.add_option("--b_o", b_o, "bias of w_o")->group(group);
   app.add_option("--npz", npz, "one file with arrays of these names, in any case; x is taken before q, k, v")
       ->group(group);
+  app.add_option("--safetensors", safetensors, "the same from a safetensors file")->group(group);
+  app.add_option("--names", names, "ROLE=NAME, as q=layers.0.q: what an array is called there; may be repeated")
+      ->group(group);
   app.add_option("--q_heads", q_heads, "heads that x is projected to")->capture_default_str()->group(group);
   app.add_option("--kv_heads", kv_heads, "default: q_heads")->group(group);
   app.add_flag("--weights_transposed", weights_transposed, "weights are [out, in], as PyTorch keeps them")
@@ -120,7 +160,9 @@ void ProblemFlags::AddTo(CLI::App& app) {
   options.AddTo(app);
 }
 
-bool ProblemFlags::AnyInput() const { return !(q.empty() && k.empty() && v.empty() && x.empty() && npz.empty()); }
+bool ProblemFlags::AnyInput() const {
+  return !(q.empty() && k.empty() && v.empty() && x.empty() && npz.empty() && safetensors.empty());
+}
 
 absl::StatusOr<Problem> ProblemFlags::Load() const {
   const absl::StatusOr<std::optional<DType>> wire = ParseWireDType(wire_dtype);
@@ -128,10 +170,8 @@ absl::StatusOr<Problem> ProblemFlags::Load() const {
   const absl::StatusOr<v1::Priority> priority = options.Priority();
   if (!priority.ok()) return priority.status();
   TensorSource source;
-  if (!npz.empty()) {
-    const absl::Status status = source.OpenNpz(npz);
-    if (!status.ok()) return status;
-  }
+  const absl::Status opened = source.Open(*this);
+  if (!opened.ok()) return opened;
   if (!x.empty() && !q.empty()) return UsageError("--x and --q exclude each other");
   const bool projected = !x.empty() || (q.empty() && source.Has("", "x"));
   absl::StatusOr<Problem> problem = projected ? LoadProjected(*this, source) : LoadQkv(*this, source);

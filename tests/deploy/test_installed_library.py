@@ -29,7 +29,7 @@ LIBRARY = {
     "share/attnd/proto/attnd/v1/attention.proto",
     *(
         f"include/attnd/client/{name}.h"
-        for name in ("array", "client", "credentials", "merge", "npy", "npz", "options", "problem")
+        for name in ("array", "client", "credentials", "merge", "npy", "npz", "options", "problem", "safetensors")
     ),
 }
 

@@ -2,7 +2,8 @@
 # Makes the seeds of the corpora from the text messages in seeds/ and NumPy's files of the client's tests:
 # ./make_corpus.sh (needs protoc). In seeds/, stream_*.txtpb are AttendStreamRequests, the others AttendRequests; in
 # seeds/options/ Options, each named by the digit that chooses the problem's shape; in seeds/reply/ likewise responses.
-# The seeds of corpus/flags and corpus/auth are texts and lie there.
+# The seeds of corpus/flags and corpus/auth are texts and lie there; those of corpus/safetensors are written by
+# ../client/data/make_safetensors.py.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 encode() { # MESSAGE SEED: to stdout
