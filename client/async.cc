@@ -69,7 +69,7 @@ void AsyncCall::Start() {
   const bool open = state_.async_calls.Add(*this);
   if (!open) refusal_ = absl::CancelledError("the client is being destroyed");
   if (!refusal_.ok()) return Later(absl::ZeroDuration(), &AsyncCall::Refuse);
-  request_ = EncodeAttend(problem_.shared_request());
+  request_ = EncodeAttend(problem_->shared_request());
   Attempt();
 }
 
@@ -108,7 +108,7 @@ void AsyncCall::OnStatus(const grpc::Status& grpc_status) {
   const absl::Status status = FromGrpc(grpc_status);
   if (status.ok()) {
     state_.budget.OnSuccess();
-    return Finish(DecodeAnswer(problem_, reply_));
+    return Finish(DecodeAnswer(*problem_, reply_));
   }
   const std::optional<absl::Duration> wait = retries_.After(status, state_.clock.Now(), state_.clock.Uniform());
   if (!wait.has_value()) return Finish(status);
@@ -134,6 +134,7 @@ void AsyncCall::Finish(absl::StatusOr<Answer> answer) {
   const std::shared_ptr<AsyncCall> self = std::move(self_);
   Release();
   // Whoever keeps a PendingCall keeps no tensors.
+  problem_.reset();
   request_.Clear();
   reply_.Clear();
   AttendCallback callback = std::move(callback_);

@@ -61,8 +61,8 @@ class AsyncCall : public std::enable_shared_from_this<AsyncCall> {
   void Release();
   void Refuse() { Finish(refusal_); }
 
-  ClientState& state_;  // until the call is removed from its list
-  const Problem problem_;
+  ClientState& state_;                    // until the call is removed from its list
+  std::optional<const Problem> problem_;  // until it is answered
   const absl::Time deadline_;
   Retries retries_;
   AttendCallback callback_;

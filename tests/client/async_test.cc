@@ -90,6 +90,21 @@ TEST_F(AsyncTest, AProblemMayBeChangedWhileItsCallIsOpen) {
   EXPECT_EQ(answer->output.bytes, Array::Of({1, 4096}, twos).bytes);
 }
 
+TEST_F(AsyncTest, WhoeverKeepsAPendingCallKeepsNoTensors) {
+  std::weak_ptr<const v1::AttendRequest> request;
+  std::promise<void> done;
+  std::optional<PendingCall> call;
+  {
+    const Problem problem = Gives(std::vector<float>(4096, 1));
+    request = problem.shared_request();
+    call = client_->AttendAsync(problem, {}, [&](absl::StatusOr<Answer>) { done.set_value(); });
+  }
+  done.get_future().wait();
+  // gRPC gives back what it sent in its own time.
+  for (int i = 0; i < 1000 && !request.expired(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(request.expired());
+}
+
 TEST_F(AsyncTest, CancelEndsACallThatTheServerStillWorksOn) {
   HoldAnswers();
   std::promise<absl::Status> done;
