@@ -1,11 +1,14 @@
-// attn plan: what a problem would cost, without running it.
+// attn plan: what a problem would cost, without running it; also as it gets longer.
 #include <ostream>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/json.h"
+#include "client/cli/page.h"
+#include "client/cli/plan_sweep.h"
 #include "client/cli/text.h"
+#include "client/file.h"
 
 namespace attnd::client {
 
@@ -20,10 +23,10 @@ void SetBare(v1::Tensor* tensor, DType dtype, std::initializer_list<std::int64_t
 struct PlanCommand {
   ServerFlags server;
   OptionFlags options;
-  std::string shape_text, dtype_name = "float32";
+  std::string shape_text, dtype_name = "float32", html;
   std::optional<std::int64_t> batch, q_heads, kv_heads, nq, nk, d_k, d_v;
   std::int64_t layers = 1;
-  bool weights = false, lse = false, json = false;
+  bool weights = false, lse = false, json = false, sweep = false;
 
   absl::StatusOr<ShapeFlag> Shape() const {
     ShapeFlag shape;
@@ -31,6 +34,9 @@ struct PlanCommand {
       const absl::StatusOr<ShapeFlag> parsed = ShapeFlag::Parse("--shape", shape_text);
       if (!parsed.ok()) return parsed.status();
       shape = *parsed;
+    } else if (Sweeps()) {  // one head of the width that lessons count with
+      shape.nq = shape.nk = 1;
+      shape.d_k = shape.d_v = 128;
     } else if (!nq || !d_k) {
       return UsageError("--shape is missing (or --nq and --d_k), as --shape 1,8,2048,64");
     }
@@ -44,9 +50,9 @@ struct PlanCommand {
     return shape;
   }
 
-  absl::Status Run(const Io& io) const {
-    const absl::StatusOr<ShapeFlag> shape = Shape();
-    if (!shape.ok()) return shape.status();
+  bool Sweeps() const { return sweep || !html.empty(); }
+
+  absl::StatusOr<v1::PlanRequest> RequestOf(const ShapeFlag& shape) const {
     const absl::StatusOr<DType> dtype = DTypeByName(dtype_name);
     if (!dtype.ok()) return UsageError(absl::StrCat("--dtype: ", dtype.status().message()));
     const absl::StatusOr<v1::Layout> layout = options.Layout();
@@ -56,26 +62,57 @@ struct PlanCommand {
     v1::AttendRequest& problem = *request.mutable_problem();
     const bool bnhd = *layout == v1::LAYOUT_BNHD;
     const auto set = [&](v1::Tensor* tensor, std::int64_t heads, std::int64_t rows, std::int64_t columns) {
-      SetBare(tensor, *dtype, {shape->batch, bnhd ? rows : heads, bnhd ? heads : rows, columns});
+      SetBare(tensor, *dtype, {shape.batch, bnhd ? rows : heads, bnhd ? heads : rows, columns});
     };
-    set(problem.mutable_q(), shape->q_heads, shape->nq, shape->d_k);
-    set(problem.mutable_k(), shape->kv_heads, shape->nk, shape->d_k);
-    set(problem.mutable_v(), shape->kv_heads, shape->nk, shape->d_v);
-    const absl::Status applied = options.Apply(shape->batch, shape->d_k, problem.mutable_options());
+    set(problem.mutable_q(), shape.q_heads, shape.nq, shape.d_k);
+    set(problem.mutable_k(), shape.kv_heads, shape.nk, shape.d_k);
+    set(problem.mutable_v(), shape.kv_heads, shape.nk, shape.d_v);
+    const absl::Status applied = options.Apply(shape.batch, shape.d_k, problem.mutable_options());
     if (!applied.ok()) return applied;
     problem.mutable_options()->set_layout(*layout);
     if (weights) problem.add_outputs(v1::OUTPUT_KIND_WEIGHTS);
     if (lse) problem.add_outputs(v1::OUTPUT_KIND_LSE);
+    return request;
+  }
 
+  absl::Status Run(const Io& io) const {
+    const absl::StatusOr<ShapeFlag> shape = Shape();
+    if (!shape.ok()) return shape.status();
+    const absl::StatusOr<v1::PlanRequest> request = RequestOf(*shape);
+    if (!request.ok()) return request.status();
     const absl::StatusOr<std::unique_ptr<Client>> client = server.Connect();
     if (!client.ok()) return client.status();
-    const absl::StatusOr<v1::PlanResponse> plan = (*client)->Plan(request);
+    if (Sweeps()) return Sweep(io, **client, *shape);
+    const absl::StatusOr<v1::PlanResponse> plan = (*client)->Plan(*request);
     if (!plan.ok()) return server.Explain(plan.status());
     if (json) {
       io.out << ToJson(*plan).dump(2) << "\n";
     } else {
       Print(*shape, *plan, io.out);
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status Sweep(const Io& io, Client& asked, const ShapeFlag& shape) const {
+    const absl::StatusOr<nlohmann::ordered_json> lengths = PlanLengths(asked, [&](std::int64_t tokens) {
+      ShapeFlag longer = shape;
+      longer.nq = longer.nk = tokens;
+      return RequestOf(longer);
+    });
+    if (!lengths.ok()) return server.Explain(lengths.status());
+    nlohmann::ordered_json data = {
+        {"server", server.server},    {"sequences", shape.batch}, {"q_heads", shape.q_heads},
+        {"kv_heads", shape.kv_heads}, {"d_k", shape.d_k},         {"d_v", shape.d_v},
+        {"layers", layers},           {"dtype", dtype_name},      {"causal", options.causal}};
+    data.update(*lengths);
+    if (!html.empty()) {
+      const absl::Status written = WriteFile(html, MakePage("What attention costs", "plan", data));
+      if (!written.ok()) return written;
+      if (!json) io.out << "page written to " << html << "\n";
+    } else if (!json) {
+      PrintLengths(data, io.out);
+    }
+    if (json) io.out << data.dump(2) << "\n";
     return absl::OkStatus();
   }
 
@@ -136,9 +173,14 @@ void AddPlanCommand(CLI::App& app, Command& selected) {
   sub->add_option("--dtype", command->dtype_name, "of q, k and v")->capture_default_str();
   sub->add_flag("--weights", command->weights, "count the softmax weights as an answer too");
   sub->add_flag("--lse", command->lse, "count log-sum-exp as an answer too");
+  sub->add_flag("--sweep", command->sweep,
+                "the same problem at every power of two from 1024 to 1048576 tokens; without --shape, one head of 128");
+  sub->add_option("--html", command->html, "write the sweep as a page with charts that needs no other file");
   sub->add_flag("--json", command->json, "print JSON");
   command->options.AddTo(*sub);
-  sub->footer("Example:\n  attn plan --shape 1,32/8,4096,128 --layers 32 --causal");
+  sub->footer(
+      "Examples:\n  attn plan --shape 1,32/8,4096,128 --layers 32 --causal\n"
+      "  attn plan --sweep\n  attn plan --shape 1,32/8,4096,128 --layers 32 --html plan.html");
   sub->callback([command, &selected] { selected = [command](const Io& io) { return command->Run(io); }; });
 }
 
