@@ -359,6 +359,12 @@ const kShades = {
   dark: ["#0f1419", "#143a5e", "#1f6fb2", "#6cb6ff", "#f0f8ff"],
 };
 
+const kDecades = 4;  // of weights have shades of their own; less is the lightest, none is the colour of the page
+
+function shareOf(value, most) {
+  return value > 0 ? Math.max(1 + Math.log10(value / most) / kDecades, .04) : 0;
+}
+
 function shadeOf(share, shades) {
   const at = Math.min(Math.max(share, 0), 1) * (shades.length - 1), low = Math.min(Math.floor(at), shades.length - 2);
   const part = (colour, n) => parseInt(colour.slice(1 + 2 * n, 3 + 2 * n), 16);
@@ -462,7 +468,7 @@ function drawSummary(summary) {
     repaint.push((shades) => {
       const context = canvas.getContext("2d"), picture = context.createImageData(cellColumns, cellRows);
       head.heat[state.kind].flat().forEach(
-          (value, n) => picture.data.set([...shadeOf(Math.sqrt(value / most[state.kind]), shades), 255], 4 * n));
+          (value, n) => picture.data.set([...shadeOf(shareOf(value, most[state.kind]), shades), 255], 4 * n));
       context.putImageData(picture, 0, 0);
     });
     return el(
@@ -471,13 +477,14 @@ function drawSummary(summary) {
         el("div", {class: "axis"}, el("span", {}, "key 0"), el("span", {}, `${keys - 1}`)));
   });
   const bar =
-      el("canvas", {class: "bar", width: 64, height: 1, role: "img", "aria-label": "from no weight to the largest"});
-  const barEnds = el("span", {}), barMiddle = el("span", {});
+      el("canvas", {class: "bar", width: 64, height: 1, role: "img", "aria-label": "shades of weights, by their logarithm"});
+  const barLeast = el("span", {}), barMiddle = el("span", {}), barEnds = el("span", {});
   repaint.push((shades) => {
     const context = bar.getContext("2d"), picture = context.createImageData(64, 1);
     range(64).forEach((n) => picture.data.set([...shadeOf(n / 63, shades), 255], 4 * n));
     context.putImageData(picture, 0, 0);
-    barMiddle.textContent = short(most[state.kind] / 4);
+    barMiddle.textContent = short(most[state.kind] * 10 ** (-kDecades / 2));
+    barLeast.textContent = short(most[state.kind] * 10 ** -kDecades);
     barEnds.textContent = short(most[state.kind]);
   });
   main.append(section(
@@ -493,7 +500,7 @@ function drawSummary(summary) {
                          paintAll();
                        }),
       el("div", {class: "heads maps"}, maps),
-      el("div", {class: "legend"}, bar, el("div", {class: "axis"}, el("span", {}, "0"), barMiddle, barEnds))));
+      el("div", {class: "legend"}, bar, el("div", {class: "axis"}, barLeast, barMiddle, barEnds))));
 
   const numbers = (value, digits) =>
       el("td", {"data-value": JSON.stringify(value)}, value === null ? "none" : fixed(value, digits));
