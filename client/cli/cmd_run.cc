@@ -298,7 +298,7 @@ struct RunCommand {
 
 void AddRunCommand(CLI::App& app, Command& selected) {
   auto command = std::make_shared<RunCommand>();
-  CLI::App* sub = app.add_subcommand("run", "Compute attention of .npy or .npz files");
+  CLI::App* sub = app.add_subcommand("run", "Compute attention of .npy, .npz or safetensors files");
   command->server.AddTo(*sub);
   command->problem_flags.AddTo(*sub);
   const std::string group = "Answers";

@@ -132,10 +132,10 @@ void HeadSummary::AddDistances(std::int64_t row, double sum, const RowScratch& s
   // sum w |p - j|: keys up to p count p - j, the others j - p.
   const std::size_t own = until(p + 1);
   const double place = static_cast<double>(p);
-  const double ahead = place * scratch.before[own] - scratch.moment_before[own];
-  const double behind = (scratch.moment_before.back() - scratch.moment_before[own]) -
-                        place * (scratch.before.back() - scratch.before[own]);
-  distance_sum_ += (ahead + behind) / sum;
+  const double of_earlier = place * scratch.before[own] - scratch.moment_before[own];
+  const double of_later = (scratch.moment_before.back() - scratch.moment_before[own]) -
+                          place * (scratch.before.back() - scratch.before[own]);
+  distance_sum_ += (of_earlier + of_later) / sum;
 }
 
 std::int64_t HeadSummary::KeysFor90(const float* weights, double sum, RowScratch& scratch) const {

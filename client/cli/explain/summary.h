@@ -33,7 +33,7 @@ struct RowSummary {
 };
 
 // Keys at a distance from `from` to `to`, both among them: of a query at position p and a key j, p - j. Negative ones
-// lie behind the query.
+// come after the query.
 struct DistanceBin {
   std::int64_t from = 0, to = 0;
   double weight = 0;  // added up over rows, each row's as shares of its s
