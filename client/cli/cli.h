@@ -6,7 +6,7 @@
 
 namespace attnd::client {
 
-// Where a command writes. Progress goes to `err`, and only when that is a terminal.
+// Where a command writes. Progress goes to `err`: drawn over when that is a terminal, else few lines or none.
 struct Io {
   std::ostream& out;
   std::ostream& err;

@@ -1,154 +1,226 @@
-// attn bench: how much a server answers, and how late, under a closed loop.
+// attn bench: how much a server answers, and how late: at given rates, with given numbers of callers, or the highest
+// rate that stays in time.
+#include <algorithm>
 #include <ostream>
-#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/bench/arrivals.h"
+#include "client/cli/bench/compare.h"
+#include "client/cli/bench/measure.h"
+#include "client/cli/bench/report.h"
+#include "client/cli/bench/workload.h"
 #include "client/cli/commands.h"
 #include "client/cli/flags.h"
-#include "client/cli/load.h"
+#include "client/cli/page.h"
 #include "client/cli/text.h"
+#include "client/file.h"
 #include "nlohmann/json.hpp"
 
 namespace attnd::client {
 
 namespace {
 
-constexpr double kPercents[] = {50, 90, 99};
+using Json = nlohmann::ordered_json;
+
+constexpr double kSearchFirst = 100, kSearchHighest = 1e6;  // requests a second
+constexpr double kSearchTolerance = 0.02;
+
+// "-" is standard output.
+absl::Status Write(const Io& io, const std::string& path, const std::string& text) {
+  if (path != "-") return WriteFile(path, text);
+  io.out << text;
+  return absl::OkStatus();
+}
 
 struct BenchCommand {
   ServerFlags server;
-  OptionFlags options;
-  LoadOptions load;
-  double duration_s = 5;
-  std::string shape_text = "1,8,512,64", dtype_name = "float32", wire_dtype;
-  std::uint64_t seed = 0;
-  bool json = false;
+  WorkloadFlags work;
+  LoadPlan plan;
+  std::string rate, concurrency, arrivals = "constant", slo;
+  std::vector<std::string> fail_if, compare;
+  std::string json, csv, html;  // files; "-" is standard output
+  double change_percent = 3;
 
-  // Normal numbers from the seed; the same on every machine.
-  static absl::StatusOr<Array> Random(std::mt19937_64& generator, DType dtype, std::vector<std::int64_t> shape) {
-    absl::StatusOr<Array> array = Array::Zeros(dtype, std::move(shape));
-    if (!array.ok()) return array;
-    const std::int64_t count = array->elements();
-    // The sum of four uniform numbers in (-1/2, 1/2), scaled to variance 1: normal enough, and not a library's choice.
-    for (std::int64_t i = 0; i < count; ++i) {
-      double sum = -2;
-      for (int u = 0; u < 4; ++u) sum += static_cast<double>(generator() >> 11) * 0x1p-53;
-      array->Set(i, sum * 1.7320508075688772);
+  absl::Status Run(const Io& io) {
+    if (!compare.empty()) return RunCompare(io);
+    std::vector<Condition> conditions;
+    for (const std::string& text : fail_if) {
+      absl::StatusOr<Condition> condition = Condition::Parse(text);
+      if (!condition.ok()) return condition.status();
+      conditions.push_back(*std::move(condition));
     }
-    return array;
-  }
+    const absl::StatusOr<std::vector<Load>> loads = Loads();
+    if (!loads.ok()) return loads.status();
+    plan.poisson = arrivals == "poisson";
+    plan.seed = work.seed;
+    const absl::StatusOr<Workload> workload = work.Make(1 << 20);
+    if (!workload.ok()) return workload.status();
 
-  absl::StatusOr<Problem> Make() const {
-    const absl::StatusOr<ShapeFlag> shape = ShapeFlag::Parse("--shape", shape_text);
-    if (!shape.ok()) return shape.status();
-    const absl::StatusOr<DType> dtype = DTypeByName(dtype_name);
-    if (!dtype.ok()) return UsageError(absl::StrCat("--dtype: ", dtype.status().message()));
-    const absl::StatusOr<v1::Layout> layout = options.Layout();
-    if (!layout.ok()) return layout.status();
-    const absl::StatusOr<v1::Priority> priority = options.Priority();
-    if (!priority.ok()) return priority.status();
-    const bool bnhd = *layout == v1::LAYOUT_BNHD;
-    std::mt19937_64 generator(seed);
-    const auto random = [&](std::int64_t heads, std::int64_t rows, std::int64_t columns) {
-      return Random(generator, *dtype, {shape->batch, bnhd ? rows : heads, bnhd ? heads : rows, columns});
-    };
-    absl::StatusOr<Array> q = random(shape->q_heads, shape->nq, shape->d_k);
-    if (!q.ok()) return UsageError(absl::StrCat("--shape: ", q.status().message()));
-    absl::StatusOr<Array> k = random(shape->kv_heads, shape->nk, shape->d_k);
-    if (!k.ok()) return UsageError(absl::StrCat("--shape: ", k.status().message()));
-    absl::StatusOr<Array> v = random(shape->kv_heads, shape->nk, shape->d_v);
-    if (!v.ok()) return UsageError(absl::StrCat("--shape: ", v.status().message()));
-    absl::StatusOr<Problem> problem = Problem::FromQkv(*std::move(q), *std::move(k), *std::move(v), *layout);
-    if (!problem.ok()) return problem;
-    const absl::Status applied = options.Apply(shape->batch, shape->d_k, &problem->options());
-    if (!applied.ok()) return applied;
-    problem->SetPriority(*priority);
-    return problem;
-  }
-
-  absl::Status Run(const Io& io) const {
-    const absl::StatusOr<Problem> problem = Make();
-    if (!problem.ok()) return problem.status();
-    LoadOptions asked = load;
-    asked.duration = absl::Seconds(duration_s);
-    const absl::StatusOr<std::optional<DType>> wire = ParseWireDType(wire_dtype);
-    if (!wire.ok()) return wire.status();
-    asked.wire_dtype = *wire;
-    const absl::StatusOr<LoadResult> result = RunLoad(server, *problem, asked);
-    if (!result.ok()) return result.status();
-    if (json) {
-      io.out << ToJson(*result).dump(2) << "\n";
+    std::vector<Point> points;
+    Json search;
+    if (slo.empty()) {
+      for (const Load& load : *loads) {
+        absl::StatusOr<Point> point = Measure(server, *workload, plan, load, io);
+        if (!point.ok()) return point.status();
+        points.push_back(*std::move(point));
+      }
     } else {
-      Print(*result, io.out);
+      const absl::Status searched = Search(io, *workload, loads->front(), &points, &search);
+      if (!searched.ok()) return searched;
     }
-    if (!result->first_failure.ok()) {
-      return server.Explain(absl::Status(result->first_failure.code(),
-                                         absl::StrCat("calls failed; the first: ", result->first_failure.message())));
+    Json report = {{"attn", ATTND_VERSION}, {"server", server.server}};
+    report["call"] = plan.stream ? "stream" : "unary";
+    report["seed"] = work.seed;
+    report["workload"] = workload->ToJson();
+    report["points"] = Json::array();
+    for (const Point& point : points) report["points"].push_back(ToJson(point));
+    if (!search.is_null()) report["search"] = search;
+    const absl::Status shown = Show(io, report);
+    if (!shown.ok()) return shown;
+    return Verdict(points, report, conditions);
+  }
+
+  // What is asked for one after another; where a search starts, when there is one.
+  absl::StatusOr<std::vector<Load>> Loads() const {
+    if (!rate.empty() && !concurrency.empty()) return UsageError("--rate and --concurrency exclude each other");
+    if (arrivals != "constant" && arrivals != "poisson") {
+      return UsageError(absl::StrCat("--arrivals: '", arrivals, "', expected constant or poisson"));
     }
-    if (result->requests == 0) {
-      return absl::ResourceExhaustedError(
-          "no call was answered: all were refused; a smaller --shape or --concurrency may fit");
+    if (!slo.empty() && !concurrency.empty()) return UsageError("--slo searches for a rate, not for --concurrency");
+    std::vector<Load> loads;
+    if (!rate.empty() || !slo.empty()) {
+      if (rate.empty()) return std::vector<Load>{Load{kSearchFirst, 0}};
+      const absl::StatusOr<std::vector<double>> rates = ParseSweep("--rate", rate, 1e-3);
+      if (!rates.ok()) return rates.status();
+      for (const double value : *rates) loads.push_back({value, 0});
+      if (!slo.empty() && loads.size() > 1) return UsageError("--slo takes one --rate, where its search begins");
+      return loads;
     }
+    const absl::StatusOr<std::vector<double>> callers =
+        ParseSweep("--concurrency", concurrency.empty() ? "1" : concurrency, 1);
+    if (!callers.ok()) return callers.status();
+    for (const double value : *callers) {
+      const auto whole = static_cast<std::int64_t>(value + 1e-6);
+      if (value > 4096) return UsageError(absl::StrCat("--concurrency: ", Short(value), ", at most 4096"));
+      if (!loads.empty() && loads.back().callers == whole) continue;
+      loads.push_back({std::nullopt, whole});
+    }
+    return loads;
+  }
+
+  absl::Status Search(const Io& io, const Workload& workload, const Load& first, std::vector<Point>* points,
+                      Json* search) {
+    const absl::StatusOr<double> slo_us = ParseMicroseconds("--slo", slo);
+    if (!slo_us.ok()) return slo_us.status();
+    std::optional<double> limit;  // the lowest rate that this process could not drive
+    const auto passes = [&](double tried) -> absl::StatusOr<bool> {
+      absl::StatusOr<Point> point = Measure(server, workload, plan, {tried, 0}, io);
+      if (!point.ok()) return point.status();
+      const bool ours = !JudgeClient(*point).ok();
+      const bool passed = !ours && WithinSlo(point->recorded, *slo_us);
+      if (ours) limit = std::min(limit.value_or(tried), tried);
+      if (!io.err_is_terminal || passed) {
+        io.err << "rate " << Short(tried) << (passed ? ": in time\n" : ours ? ": too much for attn\n" : ": too late\n");
+      }
+      // A rate that was tried twice has its second result.
+      if (!points->empty() && points->back().rate == tried) points->pop_back();
+      points->push_back(*std::move(point));
+      return passed;
+    };
+    const absl::StatusOr<RateSearch> found = SearchRate(*first.rate, kSearchHighest, kSearchTolerance, passes);
+    if (!found.ok()) return found.status();
+    std::sort(points->begin(), points->end(), [](const Point& a, const Point& b) { return *a.rate < *b.rate; });
+    (*search)["slo_us"] = *slo_us;
+    (*search)["rate"] = found->best;
+    (*search)["too_late_at"] = found->failed;
+    (*search)["limited_by"] = limit && *limit <= found->failed ? Json("attn itself could not send faster") : Json();
     return absl::OkStatus();
   }
 
-  nlohmann::ordered_json ToJson(const LoadResult& r) const {
-    nlohmann::ordered_json json_out;
-    json_out["shape"] = shape_text;
-    json_out["dtype"] = dtype_name;
-    json_out["wire_dtype"] = WireDType();
-    json_out["call"] = load.stream ? "stream" : "unary";
-    json_out["concurrency"] = load.concurrency;
-    json_out["seconds"] = r.seconds;
-    json_out["requests"] = r.requests;
-    json_out["refused"] = r.refused;
-    json_out["failed"] = nlohmann::ordered_json::object();
-    for (const auto& [code, count] : r.failed) json_out["failed"][absl::StatusCodeToString(code)] = count;
-    json_out["requests_per_second"] = static_cast<double>(r.requests) / r.seconds;
-    json_out["gflops_per_second"] = r.flops / r.seconds / 1e9;
-    json_out["bytes_per_second"] = r.bytes / r.seconds;
-    for (const double percent : kPercents) {
-      json_out["latency_us"][absl::StrFormat("p%g", percent)] = r.latency_ns.Percentile(percent) / 1e3;
-    }
-    json_out["latency_us"]["max"] = static_cast<double>(r.latency_ns.max()) / 1e3;
-    json_out["latency_us"]["mean"] = r.latency_ns.mean() / 1e3;
-    json_out["queue_us_mean"] = Mean(r.queue_us, r.requests);
-    json_out["compute_us_mean"] = r.compute_us.mean();
-    json_out["compute_us_p50"] = r.compute_us.Percentile(50);
-    return json_out;
+  absl::Status Show(const Io& io, const Json& report) const {
+    absl::Status status;
+    if (!csv.empty()) status.Update(Write(io, csv, ReportCsv(report)));
+    if (!html.empty()) status.Update(Write(io, html, MakePage("attn bench", "bench", report)));
+    if (!json.empty()) status.Update(Write(io, json, absl::StrCat(report.dump(2), "\n")));
+    const bool out_is_taken = json == "-" || csv == "-" || html == "-";
+    if (!out_is_taken) io.out << Head(report) << ReportTables(report);
+    return status;
   }
 
-  const std::string& WireDType() const { return wire_dtype.empty() ? dtype_name : wire_dtype; }
+  std::string Head(const Json& report) const {
+    const Json& items = report["workload"];
+    std::string what = items.size() == 1 ? absl::StrCat("shape ", items[0]["shape"].get<std::string>(), " ",
+                                                        items[0]["dtype"].get<std::string>())
+                                         : absl::StrCat(items.size(), " shapes");
+    if (!work.wire_dtype.empty()) absl::StrAppend(&what, " sent as ", work.wire_dtype);
+    const bool open = report["points"][0].contains("rate");
+    return absl::StrFormat("%s, %s, %s, %.3g s each\n\n", what, plan.stream ? "streams" : "unary",
+                           open ? absl::StrCat("an open loop of ", arrivals, " arrivals") : "a closed loop",
+                           plan.duration_s);
+  }
 
-  static double Mean(double sum, std::int64_t count) { return count == 0 ? 0 : sum / static_cast<double>(count); }
-
-  void Print(const LoadResult& r, std::ostream& out) const {
-    out << "shape " << shape_text << " " << dtype_name;
-    if (!wire_dtype.empty()) out << " sent as " << wire_dtype;
-    out << (load.stream ? ", streams, " : ", unary, ") << load.concurrency << " at a time, " << Fixed(r.seconds, 1)
-        << " s\n";
-    Table table({true, true});
-    table.Row({"throughput", absl::StrFormat("%.1f requests/s, %.1f GF/s, %s/s of tensors",
-                                             static_cast<double>(r.requests) / r.seconds, r.flops / r.seconds / 1e9,
-                                             HumanBytes(r.bytes / r.seconds))});
-    std::string latency;
-    for (const double percent : kPercents) {
-      absl::StrAppend(&latency, absl::StrFormat("p%g ", percent),
-                      HumanMicroseconds(r.latency_ns.Percentile(percent) / 1e3), ", ");
+  // What makes the exit code 1: a server that fails, this process, wrong rows, conditions.
+  absl::Status Verdict(const std::vector<Point>& points, const Json& report,
+                       const std::vector<Condition>& conditions) const {
+    std::int64_t answered = 0;
+    for (const Point& point : points) {
+      answered += point.recorded.answered;
+      const absl::Status& failure = point.recorded.first_failure;
+      if (!failure.ok()) {
+        return server.Explain(
+            absl::Status(failure.code(), absl::StrCat("calls failed; the first: ", failure.message())));
+      }
     }
-    table.Row(
-        {"latency", absl::StrCat(latency, "max ", HumanMicroseconds(static_cast<double>(r.latency_ns.max()) / 1e3))});
-    table.Row({"in the server", absl::StrCat("queue ", HumanMicroseconds(Mean(r.queue_us, r.requests)), ", compute ",
-                                             HumanMicroseconds(r.compute_us.mean()), " on average")});
-    std::string calls = absl::StrCat(r.requests, " answered, ", r.refused, " refused");
-    std::int64_t failures = 0;
-    for (const auto& [code, count] : r.failed) failures += count;
-    absl::StrAppend(&calls, ", ", failures, " failed");
-    for (const auto& [code, count] : r.failed)
-      absl::StrAppend(&calls, " (", absl::StatusCodeToString(code), " ", count, ")");
-    table.Row({"calls", calls});
-    out << table.Text();
+    if (answered == 0) {
+      return absl::ResourceExhaustedError(
+          "no call was answered: all were refused; a smaller --shape, --rate or --concurrency may fit");
+    }
+    for (const Point& point : points) {
+      if (slo.empty() && !JudgeClient(point).ok()) return JudgeClient(point);
+      if (point.check && !point.check->passed()) {
+        return absl::DataLossError(absl::StrCat("answers are outside the tolerance: ", Short(point.check->output_share),
+                                                " times what is allowed"));
+      }
+    }
+    if (report.contains("search")) {
+      const Json& search = report["search"];
+      if (!search["limited_by"].is_null()) {
+        return absl::ResourceExhaustedError(absl::StrCat("attn was the bottleneck, not the server: it could not send ",
+                                                         Short(search["too_late_at"].get<double>()), " requests/s"));
+      }
+      if (search["rate"] == 0) return absl::ResourceExhaustedError(absl::StrCat("no rate keeps p99 under ", slo));
+    }
+    std::vector<std::string> held;
+    for (const Condition& condition : conditions) {
+      for (const Json& point : report["points"]) {
+        if (!condition.Holds(point)) continue;
+        held.push_back(absl::StrCat(condition.text, " at ", point.contains("rate") ? "rate " : "concurrency ",
+                                    Short(point[point.contains("rate") ? "rate" : "concurrency"].get<double>())));
+      }
+    }
+    if (!held.empty()) return absl::OutOfRangeError(absl::StrCat("--fail_if: ", absl::StrJoin(held, ", ")));
+    return absl::OkStatus();
+  }
+
+  absl::Status RunCompare(const Io& io) const {
+    std::vector<nlohmann::json> reports;
+    for (const std::string& path : compare) {
+      const absl::StatusOr<std::string> text = ReadFile(path);
+      if (!text.ok()) return text.status();
+      reports.push_back(nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false));
+    }
+    const absl::StatusOr<std::vector<Change>> changes = Compare(reports[0], reports[1], change_percent / 100);
+    if (!changes.ok()) return changes.status();
+    io.out << ChangesTable(*changes);
+    std::vector<std::string> worse;
+    for (const Change& change : *changes) {
+      if (change.verdict != Change::kWorse) continue;
+      worse.push_back(absl::StrFormat("%s at %s by %.1f %%", change.metric, change.where, change.change * 100));
+    }
+    if (worse.empty()) return absl::OkStatus();
+    return absl::OutOfRangeError(absl::StrCat("worse: ", absl::StrJoin(worse, ", ")));
   }
 };
 
@@ -156,30 +228,86 @@ struct BenchCommand {
 
 void AddBenchCommand(CLI::App& app, Command& selected) {
   auto command = std::make_shared<BenchCommand>();
-  CLI::App* sub =
-      app.add_subcommand("bench", "Measure throughput and latency: workers that each ask again when answered");
+  CLI::App* sub = app.add_subcommand("bench", "Measure throughput and latency: at a rate, or with callers that wait");
   command->server.AddTo(*sub);
-  sub->add_option("--concurrency", command->load.concurrency, "workers, each with its connection")
+  LoadPlan& plan = command->plan;
+  const std::string load = "How it is asked";
+  sub->add_option("--rate", command->rate,
+                  "requests a second, whatever the server does; latency counts from when each was due. 250, 100,200, "
+                  "100:2000:100 (step) or 100:6400:x2 (factor)")
+      ->group(load);
+  sub->add_option("--arrivals", command->arrivals, "of --rate: constant or poisson")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{4096}));
-  sub->add_option("--warm_up_calls", command->load.warm_up_calls, "calls of each worker that do not count, at first")
+      ->group(load);
+  sub->add_option("--concurrency", command->concurrency,
+                  "callers that each ask again when answered; written like --rate; 1 when nothing is said")
+      ->group(load);
+  sub->add_option("--slo", command->slo, "search for the highest rate with p99 under this, as 5ms")->group(load);
+  sub->add_option("--duration_s", plan.duration_s, "seconds of each load that count")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20));
-  sub->add_option("--duration_s", command->duration_s, "seconds after that, and until every worker made a call")
+      ->check(CLI::Range(0.01, 1e6))
+      ->group(load);
+  sub->add_option("--warm_up_calls", plan.warm_up_calls, "calls of each caller that do not count, at first")
       ->capture_default_str()
-      ->check(CLI::Range(0.01, 1e6));
-  sub->add_option("--shape", command->shape_text, "B,H,N,d or B,H,Nq,Nk,d; H may be Hq/Hkv, d may be d_k/d_v")
-      ->capture_default_str();
-  sub->add_option("--dtype", command->dtype_name, "of q, k and v")->capture_default_str();
-  sub->add_option("--wire_dtype", command->wire_dtype,
-                  "send tensors and get the output as this; every call converts both ways");
-  sub->add_option("--seed", command->seed, "of the random tensors")->capture_default_str();
-  sub->add_flag("--stream", command->load.stream,
-                "one problem after another on an open stream a worker, instead of unary calls");
-  sub->add_flag("--json", command->json, "print JSON");
-  command->options.AddTo(*sub);
-  sub->footer("Example:\n  attn bench --shape 1,8,2048,64 --concurrency 4 --duration_s 10 --stream");
-  sub->callback([command, &selected] { selected = [command](const Io& io) { return command->Run(io); }; });
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20))
+      ->group(load);
+  sub->add_option("--warm_up_s", plan.warm_up_s,
+                  "seconds of the same load that do not count; 1 with --rate, otherwise 0, when nothing is said")
+      ->check(CLI::Range(0.0, 1e6))
+      ->group(load);
+  sub->add_flag("--stream", plan.stream, "problems on open streams, one a connection, instead of unary calls")
+      ->group(load);
+  sub->add_option("--connections", plan.connections, "0: one a caller; 4 (16 streams) with --rate")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{4096}))
+      ->group(load);
+  sub->add_option("--threads", plan.threads, "that read answers; 0: the CPUs, and 1 with --rate")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{256}))
+      ->group(load);
+  sub->add_option("--in_flight_max", plan.in_flight_max, "requests of --rate that wait for answers at once")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
+      ->group(load);
+  command->work.AddTo(*sub);
+  const std::string results = "What is made of it";
+  sub->add_option("--json", command->json, "write JSON to this file, or print it")->expected(0, 1)->group(results);
+  sub->add_option("--csv", command->csv, "likewise, a line a load")->expected(0, 1)->group(results);
+  sub->add_option("--html", command->html, "likewise, a page with charts, in one file")->expected(0, 1)->group(results);
+  sub->add_option("--fail_if", command->fail_if, "exit with 1 where this holds, as 'p99>5ms' or 'failed>0'; repeatable")
+      ->expected(1)
+      ->take_all()
+      ->group(results);
+  sub->add_option("--verify", plan.verify_rows, "recompute so many rows of the answers in float64, and compare")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20))
+      ->group(results);
+  sub->add_option("--metrics", plan.metrics, "the server's page, for its CPU and memory: http://host:9090/metrics")
+      ->group(results);
+  sub->add_option("--margin_percent", plan.margin_percent,
+                  "what three windows' throughput and p50 may differ by, and a third of what p99 may")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 1000.0))
+      ->group(results);
+  sub->add_option("--compare", command->compare, "two files of --json: what changed by more than chance; asks nobody")
+      ->expected(2)
+      ->group(results);
+  sub->add_option("--change_percent", command->change_percent, "of --compare: smaller changes are none")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1000.0))
+      ->group(results);
+  sub->footer(
+      "Examples:\n  attn bench --shape 1,8,2048,64 --concurrency 4 --duration_s 10 --stream\n"
+      "  attn bench --shape 1,1,5,64 --rate 100:2000:100 --arrivals poisson --html report.html\n"
+      "  attn bench --shape 1,8,512,64 --slo 20ms\n  attn bench --compare before.json after.json");
+  sub->callback([command, sub, &selected] {
+    for (const auto& [flag, path] :
+         {std::pair("--json", &command->json), {"--csv", &command->csv}, {"--html", &command->html}}) {
+      // What a flag without a file holds differs between versions of the parser.
+      if (sub->count(flag) > 0 && (path->empty() || *path == "true")) *path = "-";
+    }
+    selected = [command](const Io& io) { return command->Run(io); };
+  });
 }
 
 }  // namespace attnd::client

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/channel.h"
 
 namespace attnd::client {
 
@@ -121,18 +122,32 @@ void ServerFlags::AddTo(CLI::App& app) {
       ->group(group);
 }
 
-absl::StatusOr<std::unique_ptr<Client>> ServerFlags::Connect() const {
+ClientOptions ServerFlags::Options() const {
   ClientOptions options;
   options.timeout = absl::Milliseconds(timeout_ms);
   options.credentials = credentials;
   options.retry.max_attempts = static_cast<int>(attempts);
   if (round_robin) options.balancing = Balancing::kRoundRobin;
-  absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(server, options);
-  if (absl::IsFailedPrecondition(client.status())) {
-    return UsageError(absl::StrCat(client.status().message(), "; give --tls or --tls_ca, or --allow_plaintext_token"));
+  return options;
+}
+
+absl::Status ServerFlags::ExplainConnect(const absl::Status& status) const {
+  if (absl::IsFailedPrecondition(status)) {
+    return UsageError(absl::StrCat(status.message(), "; give --tls or --tls_ca, or --allow_plaintext_token"));
   }
-  if (!client.ok()) return Explain(client.status());
+  return Explain(status);
+}
+
+absl::StatusOr<std::unique_ptr<Client>> ServerFlags::Connect() const {
+  absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(server, Options());
+  if (!client.ok()) return ExplainConnect(client.status());
   return client;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> ServerFlags::ConnectChannel() const {
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = OpenChannel(server, Options());
+  if (!channel.ok()) return ExplainConnect(channel.status());
+  return channel;
 }
 
 absl::Status ServerFlags::Explain(const absl::Status& status) const {

@@ -2,6 +2,8 @@
 // Thread rule: one thread.
 #pragma once
 
+#include <grpcpp/channel.h>
+
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
@@ -37,8 +39,14 @@ struct ServerFlags {
 
   void AddTo(CLI::App& app);
   absl::StatusOr<std::unique_ptr<Client>> Connect() const;
+  // The connection alone.
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectChannel() const;
   // Adds what to do about it where the code says so.
   absl::Status Explain(const absl::Status& status) const;
+
+ private:
+  ClientOptions Options() const;
+  absl::Status ExplainConnect(const absl::Status& status) const;
 };
 
 // B, Hq/Hkv, Nq, Nk, d_k/d_v.

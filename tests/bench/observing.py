@@ -30,7 +30,7 @@ def bench(server, shape, seconds):
     before = server.cpu_seconds()
     words = ["bench", "--json", f"--server={server.address}", f"--shape={shape}", f"--duration_s={seconds}"]
     ended = subprocess.run([BIN / "attn", *words, "--concurrency=4"], capture_output=True, text=True, check=True)
-    result = json.loads(ended.stdout)
+    result = json.loads(ended.stdout)["points"][0]
     return result["requests_per_second"], (server.cpu_seconds() - before) / result["requests"]
 
 

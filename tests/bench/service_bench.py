@@ -111,7 +111,7 @@ class Attn:
 
     def bench(self, address, shape, seconds, *arguments):
         words = [f"--shape={shape}", f"--duration_s={seconds}", *arguments]
-        return self.result(self.start(address, "bench", *words))
+        return self.result(self.start(address, "bench", *words))["points"][0]
 
     def info(self, service):
         return self.result(self.start(service.address, "info"))
@@ -164,7 +164,7 @@ def giant_and_small(attn, service, options):
     keys = options.giant_keys
     giant = [f"--shape=1,1,{keys},64", "--duration_s=0.01", "--warm_up_calls=0"]
     small_alone = attn.bench(service.address, SMALL, options.seconds)
-    giant_alone = attn.result(attn.start(service.address, "bench", *giant))
+    giant_alone = attn.result(attn.start(service.address, "bench", *giant))["points"][0]
     idle = attn.info(service)["memory_bytes_used"]
     running = attn.start(service.address, "bench", *giant)
     try:
@@ -174,7 +174,7 @@ def giant_and_small(attn, service, options):
         seconds = max(0.1, min(options.seconds, giant_alone["latency_us"]["max"] / 1e6 / 2))
         small_beside = attn.bench(service.address, SMALL, seconds)
         ended_first = running.poll() is not None
-        giant_beside = attn.result(running)
+        giant_beside = attn.result(running)["points"][0]
     finally:
         if running.poll() is None:
             running.kill()

@@ -26,7 +26,7 @@ from certificates import Authority  # noqa: E402
 def p50_us(server, shape, seconds, trust):
     words = ["bench", "--json", f"--server={server.address}", f"--shape={shape}", f"--duration_s={seconds}", *trust]
     ended = subprocess.run([BIN / "attn", *words], capture_output=True, text=True, check=True)
-    return json.loads(ended.stdout)["latency_us"]["p50"]
+    return json.loads(ended.stdout)["points"][0]["latency_us"]["p50"]
 
 
 def main():

@@ -13,7 +13,6 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/check.h"
 #include "client/cli/flags.h"
-#include "client/cli/load.h"
 #include "client/npy.h"
 #include "tests/client/certificates.h"
 #include "tests/client/fake_server.h"
@@ -105,6 +104,16 @@ TEST_F(CliTest, MistakesOnTheCommandLineExitWithTwoInOneLine) {
       {"plan", "--shape", "1,8,2048,64", "--q_offset", "1,two"},
       {"plan", "--shape", "1,8,2048,64", "--rotary_dim", "8"},
       {"bench", "--concurrency", "0"},
+      {"bench", "--concurrency", "4:1:1"},
+      {"bench", "--concurrency", "1", "--rate", "5"},
+      {"bench", "--rate", "0"},
+      {"bench", "--rate", "1:9"},
+      {"bench", "--rate", "5", "--arrivals", "late"},
+      {"bench", "--slo", "5"},
+      {"bench", "--rate", "5", "--fail_if", "p98>5ms"},
+      {"bench", "--rate", "5", "--fail_if", "p99>5"},
+      {"bench", "--rate", "5", "--lengths", "zipf:0"},
+      {"bench", "--rate", "5", "--lengths", "normal:3:1"},
       {"bench", "--warm_up_calls", "-1"},
       {"bench", "--priority", "urgent"},
       {"bench", "--shape", "1,1,5,4", "--wire_dtype", "int64"},
@@ -361,95 +370,6 @@ TEST_F(CliTest, SingleValuesAreRepeatedPerSequence) {
   EXPECT_EQ(ShapeFlag::Parse("--shape", "2,32/8,1,4096,128/64")->kv_heads, 8);
   EXPECT_EQ(ShapeFlag::Parse("--shape", "2,32/8,1,4096,128/64")->d_v, 64);
   EXPECT_EQ(ShapeFlag::Parse("--shape", "2,32,7,128")->nk, 7);
-}
-
-TEST_F(CliTest, BenchCountsRefusalsApartFromFailures) {
-  const Problem problem =
-      *Problem::FromQkv(*Array::Zeros(DType::kFloat32, {5, 4}), *Array::Zeros(DType::kFloat32, {5, 4}),
-                        *Array::Zeros(DType::kFloat32, {5, 4}));
-  ServerFlags flags;
-  flags.server = server_.target;
-  for (const bool stream : {false, true}) {
-    LoadOptions options;
-    options.concurrency = 3;
-    options.duration = absl::Milliseconds(100);
-    options.stream = stream;
-    server_.refusal = grpc::Status::OK;
-    absl::StatusOr<LoadResult> result = RunLoad(flags, problem, options);
-    ASSERT_TRUE(result.ok());
-    EXPECT_GT(result->requests, 0);
-    EXPECT_EQ(result->latency_ns.count(), result->requests);
-    EXPECT_EQ(result->compute_us.count(), result->requests);
-    EXPECT_EQ(result->compute_us.max(), 2);
-    EXPECT_EQ(result->flops, 4000.0 * static_cast<double>(result->requests));
-    EXPECT_EQ(result->bytes, 4.0 * 80 * static_cast<double>(result->requests));
-    EXPECT_EQ(result->refused, 0);
-    EXPECT_TRUE(result->failed.empty());
-    server_.refusal = {grpc::StatusCode::RESOURCE_EXHAUSTED, "full"};
-    result = RunLoad(flags, problem, options);
-    EXPECT_EQ(result->requests, 0);
-    EXPECT_GT(result->refused, 0);
-    EXPECT_TRUE(result->failed.empty());
-    server_.refusal = {grpc::StatusCode::INTERNAL, "broken"};
-    result = RunLoad(flags, problem, options);
-    EXPECT_GT(result->failed[absl::StatusCode::kInternal], 0);
-    EXPECT_EQ(result->first_failure.message(), "broken");
-  }
-}
-
-TEST_F(CliTest, BenchConvertsInEveryCallAndCountsTheBytesThatTravel) {
-  const Array tensor = *Array::Zeros(DType::kFloat32, {5, 4});
-  const Problem problem = *Problem::FromQkv(tensor, tensor, tensor);
-  ServerFlags flags;
-  flags.server = server_.target;
-  for (const bool stream : {false, true}) {
-    LoadOptions options;
-    options.duration = absl::Milliseconds(50);
-    options.stream = stream;
-    options.wire_dtype = DType::kFloat16;
-    options.warm_up_calls = 0;
-    const int before = server_.unary_calls + server_.stream_problems;
-    const absl::StatusOr<LoadResult> result = RunLoad(flags, problem, options);
-    ASSERT_TRUE(result.ok());
-    ASSERT_GT(result->requests, 0);
-    EXPECT_EQ(result->bytes, 2.0 * 80 * static_cast<double>(result->requests));
-    EXPECT_EQ(server_.unary_calls + server_.stream_problems - before, result->requests) << "no call to warm up";
-  }
-}
-
-TEST_F(CliTest, EveryWorkerOfBenchMakesACallThatCounts) {
-  const Array tensor = *Array::Zeros(DType::kFloat32, {5, 4});
-  ServerFlags flags;
-  flags.server = server_.target;
-  LoadOptions options;
-  options.concurrency = 4;
-  options.duration = absl::ZeroDuration();
-  const absl::StatusOr<LoadResult> result = RunLoad(flags, *Problem::FromQkv(tensor, tensor, tensor), options);
-  ASSERT_TRUE(result.ok());
-  EXPECT_EQ(result->requests, 4);
-  EXPECT_EQ(server_.unary_calls, 8) << "one of each to warm up";
-}
-
-TEST_F(CliTest, BenchPrintsTableAndJson) {
-  const Ran table = Ask({"bench", "--shape", "1,2/1,3,5,4", "--duration_s", "0.1"});
-  EXPECT_EQ(table.code, 0) << table.err;
-  for (const char* word :
-       {"requests/s", "GF/s", "p50", "p90", "p99", "max", "queue", "compute", "0 refused", "0 failed"}) {
-    EXPECT_THAT(table.out, HasSubstr(word));
-  }
-  const nlohmann::json json =
-      nlohmann::json::parse(Ask({"bench", "--duration_s", "0.1", "--shape", "1,1,5,4", "--stream", "--json"}).out);
-  EXPECT_GT(json["requests"], 0);
-  EXPECT_LE(json["latency_us"]["p50"], json["latency_us"]["max"]);
-  EXPECT_EQ(json["call"], "stream");
-  EXPECT_EQ(json["wire_dtype"], "float32");
-  EXPECT_EQ(json["compute_us_p50"], 2);
-  const Ran half = Ask({"bench", "--duration_s", "0.1", "--shape", "1,1,5,4", "--wire_dtype", "float16", "--json"});
-  EXPECT_EQ(nlohmann::json::parse(half.out)["wire_dtype"], "float16");
-  server_.refusal = {grpc::StatusCode::INTERNAL, "broken"};
-  const Ran broken = Ask({"bench", "--shape", "1,1,5,4", "--duration_s", "0.1"});
-  EXPECT_EQ(broken.code, 1);
-  EXPECT_THAT(broken.err, HasSubstr("calls failed; the first: broken"));
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ def test_bench(server):
     words = ["--shape=1,1,5,64", "--duration_s=0.2", "--json"]
     # Tensors in and out: four of 5 rows of 64.
     for dtype, element in (("float32", 4), ("float16", 2)):
-        ran = json.loads(attn(server, "bench", *words, f"--wire_dtype={dtype}").stdout)
+        ran = json.loads(attn(server, "bench", *words, f"--wire_dtype={dtype}").stdout)["points"][0]
         np.testing.assert_allclose(ran["bytes_per_second"] / ran["requests_per_second"], 4 * 5 * 64 * element)
 
 
