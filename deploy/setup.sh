@@ -29,7 +29,7 @@ build_packages=(g++ cmake ninja-build ccache pkg-config libgrpc++-dev protobuf-c
   libprotobuf-dev libabsl-dev libspdlog-dev libhwy-dev libcli11-dev nlohmann-json3-dev zlib1g-dev libssl-dev libdnnl-dev
   libcivetweb-dev prometheus-cpp-dev libgtest-dev libgmock-dev python3 python3-numpy)
 tests_packages=(python3-grpcio python3-protobuf python3-pytest python3-venv python3-h2 curl openssl binutils iproute2
-  nftables chromium fonts-dejavu-core)
+  nftables chromium fonts-dejavu-core tmux)
 all_packages=(clang clang-tidy clang-format buildah debootstrap podman python3-yaml systemd zsh fish)
 # Unpacked under build/debian for tests, not installed: Debian's prometheus starts its server when it is installed, on
 # the port that attnd's admin port has by default.

@@ -187,7 +187,8 @@ void StreamLine::WriteNext(Call& call) {
   if (!call.started || call.writing || call.ending || call.writes.empty()) return;
   call.writing = true;
   ++call.operations;
-  const grpc::ByteBuffer message = std::move(call.writes.front());
+  grpc::ByteBuffer message;
+  message.Swap(&call.writes.front());
   call.writes.pop_front();
   call.stream->Write(message, call.on_write.get());
 }
