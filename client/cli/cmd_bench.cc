@@ -121,9 +121,7 @@ struct BenchCommand {
       const bool ours = !JudgeClient(*point).ok();
       const bool passed = !ours && WithinSlo(point->recorded, *slo_us);
       if (ours) limit = std::min(limit.value_or(tried), tried);
-      if (!io.err_is_terminal || passed) {
-        io.err << "rate " << Short(tried) << (passed ? ": in time\n" : ours ? ": too much for attn\n" : ": too late\n");
-      }
+      io.err << "rate " << Short(tried) << (passed ? ": in time\n" : ours ? ": too much for attn\n" : ": too late\n");
       // A rate that was tried twice has its second result.
       if (!points->empty() && points->back().rate == tried) points->pop_back();
       points->push_back(*std::move(point));
@@ -282,7 +280,7 @@ void AddBenchCommand(CLI::App& app, Command& selected) {
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20))
       ->group(results);
-  sub->add_option("--metrics", plan.metrics, "the server's page, for its CPU and memory: http://host:9090/metrics")
+  sub->add_option("--metrics", plan.metrics, "the server's page, for its CPU and memory: http://127.0.0.1:9090/metrics")
       ->group(results);
   sub->add_option("--margin_percent", plan.margin_percent,
                   "what three windows' throughput and p50 may differ by, and a third of what p99 may")

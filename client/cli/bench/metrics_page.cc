@@ -33,7 +33,8 @@ absl::StatusOr<ProcessFigures> ParseProcessFigures(absl::string_view page) {
 }
 
 absl::StatusOr<ProcessFigures> ReadProcessFigures(const std::string& address) {
-  const absl::Status bad = UsageError(absl::StrCat("--metrics: '", address, "', expected http://host:port/metrics"));
+  const absl::Status bad =
+      UsageError(absl::StrCat("--metrics: '", address, "', expected an address as http://127.0.0.1:9090/metrics"));
   absl::string_view rest = address;
   if (!absl::ConsumePrefix(&rest, "http://")) return bad;
   const std::pair<std::string, std::string> parts = absl::StrSplit(rest, absl::MaxSplits('/', 1));

@@ -13,8 +13,8 @@ struct ProcessFigures {
   double cpu_seconds = 0, resident_bytes = 0;
 };
 
-// "http://host:port/path". INVALID_ARGUMENT for another address, UNAVAILABLE when nobody answers, NOT_FOUND when the
-// page does not say process_cpu_seconds_total and process_resident_memory_bytes.
+// "http://127.0.0.1:9090/path", by name or number. INVALID_ARGUMENT for another address, UNAVAILABLE when nobody
+// answers, NOT_FOUND when the page does not say process_cpu_seconds_total and process_resident_memory_bytes.
 absl::StatusOr<ProcessFigures> ReadProcessFigures(const std::string& address);
 // The same of the page's text.
 absl::StatusOr<ProcessFigures> ParseProcessFigures(absl::string_view page);

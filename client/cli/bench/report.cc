@@ -64,7 +64,8 @@ absl::Status JudgeClient(const Point& point) {
   if (point.rate) {
     const double late = r.lateness_ns.Percentile(99) / 1e3, latency = r.latency_ns.Percentile(99) / 1e3;
     const double allowed = std::max(kLatenessUsMax, kLatenessShareMax * latency);
-    if (late > allowed) {
+    // What was never sent although there was room for it is this process's fault too.
+    if (late > allowed || (r.unsent > 0 && r.held == 0)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("attn was the bottleneck, not the server: at ", Short(*point.rate), " requests/s it sent them ",
                        HumanMicroseconds(late), " late (p99; ", HumanMicroseconds(allowed),

@@ -36,7 +36,8 @@ struct Point {
 };
 
 // Why the numbers would be this process's own and not the server's: it sent requests of an open loop later than 1 ms
-// and a tenth of their latency at p99, or a thread that serves many callers had no time left. OK where it was not so.
+// and a tenth of their latency at p99, or some never, or a thread that serves many callers had no time left. OK where
+// it was not so.
 absl::Status JudgeClient(const Point& point);
 
 // Why the three windows do not agree: throughput and p50 within the margin, p99 within three times that where each
