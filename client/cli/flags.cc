@@ -144,10 +144,12 @@ absl::StatusOr<std::unique_ptr<Client>> ServerFlags::Connect() const {
   return client;
 }
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> ServerFlags::ConnectChannel() const {
-  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = OpenChannel(server, Options());
-  if (!channel.ok()) return ExplainConnect(channel.status());
-  return channel;
+absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> ServerFlags::ConnectChannels(int connections) const {
+  ClientOptions options = Options();
+  options.connections = connections;
+  absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> channels = OpenChannels(server, options);
+  if (!channels.ok()) return ExplainConnect(channels.status());
+  return channels;
 }
 
 absl::Status ServerFlags::Explain(const absl::Status& status) const {

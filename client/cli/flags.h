@@ -39,8 +39,8 @@ struct ServerFlags {
 
   void AddTo(CLI::App& app);
   absl::StatusOr<std::unique_ptr<Client>> Connect() const;
-  // The connection alone.
-  absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectChannel() const;
+  // The connections alone.
+  absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> ConnectChannels(int connections) const;
   // Adds what to do about it where the code says so.
   absl::Status Explain(const absl::Status& status) const;
 

@@ -75,7 +75,7 @@ TEST(ArrivalsTest, SweepsStepAddOrMultiplyAndHaveBothEnds) {
 }
 
 // A clock that only waiting moves.
-struct PaperClock : Clock {
+struct PaperClock : ScheduleClock {
   std::int64_t now = 0;
   std::int64_t Now() override { return now; }
   void WaitUntil(std::int64_t ns) override { now = std::max(now, ns); }

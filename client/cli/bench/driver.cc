@@ -132,13 +132,13 @@ class GrpcDriver : public Driver {
   ~GrpcDriver() override { pollers_.clear(); }
 
   absl::Status Connect(const ServerFlags& server) {
-    for (std::int64_t c = 0; c < options_.connections; ++c) {
-      absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = server.ConnectChannel();
-      if (!channel.ok()) return channel.status();
+    const auto channels = server.ConnectChannels(static_cast<int>(options_.connections));
+    if (!channels.ok()) return channels.status();
+    for (const std::shared_ptr<grpc::Channel>& channel : *channels) {
       Line line;
-      line.channel = *std::move(channel);
+      line.channel = channel;
       line.stub = std::make_unique<grpc::GenericStub>(line.channel);
-      line.poller = pollers_[static_cast<std::size_t>(c) % pollers_.size()].get();
+      line.poller = pollers_[lines_.size() % pollers_.size()].get();
       if (options_.stream) {
         line.stream = std::make_unique<StreamLine>(*line.stub, line.poller->queue(), options_.piece_bytes);
       }

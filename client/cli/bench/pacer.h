@@ -12,15 +12,15 @@
 namespace attnd::client {
 
 // Nanoseconds that only grow.
-class Clock {
+class ScheduleClock {
  public:
-  virtual ~Clock() = default;
+  virtual ~ScheduleClock() = default;
   virtual std::int64_t Now() = 0;
   virtual void WaitUntil(std::int64_t ns) = 0;
 };
 
 // CLOCK_MONOTONIC. Sleeps, then spins for the last microseconds, which sleeping misses.
-class SteadyClock : public Clock {
+class SteadyClock : public ScheduleClock {
  public:
   std::int64_t Now() override;
   void WaitUntil(std::int64_t ns) override;
@@ -40,7 +40,7 @@ class Sender {
 
 // Sends what is due from `start_ns` until before `end_ns`. What could not be sent `grace_ns` after the end never is.
 // Returns how many were due and not sent.
-std::int64_t Pace(Arrivals arrivals, Clock& clock, std::int64_t start_ns, std::int64_t end_ns, std::int64_t grace_ns,
+std::int64_t Pace(Arrivals arrivals, ScheduleClock& clock, std::int64_t start_ns, std::int64_t end_ns, std::int64_t grace_ns,
                   Sender& sender);
 
 }  // namespace attnd::client
