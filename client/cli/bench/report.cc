@@ -204,8 +204,9 @@ std::string ReportTables(const Json& report) {
       }
       for (const auto& [name, us] : point["split_us_mean"].items()) parts.push_back(time(us));
     } else {
-      row.emplace_back("attn was the bottleneck");
-      parts.insert(parts.end(), {"-", "-", "-", "-"});
+      row.insert(row.end(), 6, "-");
+      parts.insert(parts.end(), 4, "-");
+      absl::StrAppend(&notes, "no latencies at ", where, ": attn was the bottleneck\n");
     }
     latency.Row(row);
     parts.push_back(absl::StrFormat("%.3g", point["gflops_per_second"].get<double>()));
@@ -223,9 +224,8 @@ std::string ReportTables(const Json& report) {
     failed += point["failed"].get<std::int64_t>();
     unsent += point["unsent"].get<std::int64_t>();
     for (const auto& [name, count] : point["failed_by_status"].items()) by_status[name] += count.get<std::int64_t>();
-    if (!point["stable"].get<bool>()) {
-      absl::StrAppend(&notes, "not stable at ", where, ": ",
-                      absl::StrJoin(point["unstable_because"].get<std::vector<std::string>>(), ", "), " (margin ",
+    for (const Json& reason : point["unstable_because"]) {
+      absl::StrAppend(&notes, "not stable at ", where, ": ", reason.get<std::string>(), " (margin ",
                       Short(point["margin_percent"].get<double>()), " %)\n");
     }
     if (point.contains("check")) {
