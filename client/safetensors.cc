@@ -111,7 +111,7 @@ absl::Status SafetensorsFile::ReadHeader() {
     if (name == "__metadata__") continue;
     Member member;
     member.name = name;
-    const auto bad = [&](absl::string_view why) { return Bad(absl::StrCat("tensor ", Quoted(name), " ", why)); };
+    const auto bad = [&](absl::string_view why) { return Bad(absl::StrCat("tensor ", Quoted(member.name), " ", why)); };
     if (!tensor.is_object() || tensor.size() != 3 || !tensor.contains("dtype") || !tensor.contains("shape") ||
         !tensor.contains("data_offsets")) {
       return bad("has not exactly dtype, shape and data_offsets");
