@@ -95,9 +95,11 @@ step "conformance tests" pytests build/release/bin tests/conformance
 step "integration tests" pytests build/release/bin tests/integration
 step "adversarial tests" pytests build/release/bin tests/adversarial
 step "interop tests" pytests build/release/bin tests/interop
+step "pages in a browser" pytests build/release/bin tests/pages
 
 if [ "$all" = 1 ]; then
-  step "deploy: tools" tests/venv.sh
+  step "tools of other makers" tests/venv.sh
+  step "files of other packages" pytests build/release/bin tests/formats
   step "deploy tests: Envoy, Kubernetes, systemd, cgroups, the manual" pytests build/release/bin tests/deploy
   step "soak: the rule it is judged by" pytests build/release/bin tests/bench
   step "soak: 2 minutes of mixed load" "$python" tests/bench/soak.py --seconds 120

@@ -5,8 +5,8 @@
     tests/bench/ghz.py --ghz GHZ [--pairs 5] [--seconds 3] [--concurrency 4] [--threads 1]
 
 The problem has few bytes and much to compute (float64 in reference mode), so that the server is what both wait for: two
-testers that count truly agree on it. Starts one server on loopback and ends it. Printed are the calls a second that each
-counted, and attn's as a multiple of ghz's.
+testers that count truly agree on it. Starts one server on loopback and ends it. Printed are the calls a second that
+each counted, and attn's as a multiple of ghz's.
 """
 
 import argparse
@@ -32,7 +32,8 @@ def run(words):
 
 def attn_rate(server, seconds, concurrency):
     words = ["bench", "--json", f"--server={server.address}", f"--shape=1,{HEADS},{ROWS},{WIDTH}", "--mode=reference"]
-    return run([BIN / "attn", *words, f"--duration_s={seconds}", f"--concurrency={concurrency}"])["requests_per_second"]
+    report = run([BIN / "attn", *words, f"--duration_s={seconds}", f"--concurrency={concurrency}"])
+    return report["points"][0]["requests_per_second"]
 
 
 def ghz_rate(ghz, message, server, seconds, concurrency):

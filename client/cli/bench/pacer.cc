@@ -25,8 +25,8 @@ void SteadyClock::WaitUntil(std::int64_t ns) {
   }
 }
 
-std::int64_t Pace(Arrivals arrivals, ScheduleClock& clock, std::int64_t start_ns, std::int64_t end_ns, std::int64_t grace_ns,
-                  Sender& sender) {
+std::int64_t Pace(Arrivals arrivals, ScheduleClock& clock, std::int64_t start_ns, std::int64_t end_ns,
+                  std::int64_t grace_ns, Sender& sender) {
   while (true) {
     const std::int64_t due = start_ns + arrivals.Next();
     if (due >= end_ns) return 0;

@@ -40,7 +40,7 @@ class Sender {
 
 // Sends what is due from `start_ns` until before `end_ns`. What could not be sent `grace_ns` after the end never is.
 // Returns how many were due and not sent.
-std::int64_t Pace(Arrivals arrivals, ScheduleClock& clock, std::int64_t start_ns, std::int64_t end_ns, std::int64_t grace_ns,
-                  Sender& sender);
+std::int64_t Pace(Arrivals arrivals, ScheduleClock& clock, std::int64_t start_ns, std::int64_t end_ns,
+                  std::int64_t grace_ns, Sender& sender);
 
 }  // namespace attnd::client
