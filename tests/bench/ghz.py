@@ -23,7 +23,7 @@ import conftest  # noqa: F401, E402  (makes the stubs, and puts them and the hel
 from aftermath import random_request  # noqa: E402
 from attnd_server import BIN, ROOT, AttndServer  # noqa: E402
 
-HEADS, ROWS, WIDTH = 1, 128, 64
+HEADS, ROWS, WIDTH = 1, 256, 64
 
 
 def run(words):
