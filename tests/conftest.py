@@ -17,12 +17,16 @@ PROTO = ROOT / "proto"
 
 
 def generate_stubs():
-    """Writes attnd.v1 and the health protocol as Python modules under build/stubs.
+    """Writes attnd.v1, the inference and the health protocol as Python modules under build/stubs.
 
     The health file is generated from its own folder, as `health_pb2`: a folder named grpc would hide the grpc package.
     """
     STUBS.mkdir(parents=True, exist_ok=True)
-    for include, name in ((PROTO, "attnd/v1/attention.proto"), (PROTO / "grpc/health/v1", "health.proto")):
+    for include, name in (
+        (PROTO, "attnd/v1/attention.proto"),
+        (PROTO, "inference/inference.proto"),
+        (PROTO / "grpc/health/v1", "health.proto"),
+    ):
         subprocess.run(
             [
                 "protoc",

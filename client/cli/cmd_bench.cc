@@ -53,6 +53,9 @@ struct BenchCommand {
     }
     const absl::StatusOr<std::vector<Load>> loads = Loads();
     if (!loads.ok()) return loads.status();
+    if (work.protocol == "kserve" && (plan.stream || plan.verify_rows > 0)) {
+      return UsageError("--stream and --verify: not with --protocol kserve");
+    }
     plan.poisson = arrivals == "poisson";
     plan.seed = work.seed;
     const absl::StatusOr<Workload> workload = work.Make(1 << 20);
@@ -71,7 +74,7 @@ struct BenchCommand {
       if (!searched.ok()) return searched;
     }
     Json report = {{"attn", ATTND_VERSION}, {"server", server.server}};
-    report["call"] = plan.stream ? "stream" : "unary";
+    report["call"] = work.protocol == "kserve" ? "ModelInfer" : plan.stream ? "stream" : "unary";
     report["seed"] = work.seed;
     report["workload"] = workload->ToJson();
     report["points"] = Json::array();
@@ -154,7 +157,7 @@ struct BenchCommand {
                                          : absl::StrCat(items.size(), " shapes");
     if (!work.wire_dtype.empty()) absl::StrAppend(&what, " sent as ", work.wire_dtype);
     const bool open = report["points"][0].contains("rate");
-    return absl::StrFormat("%s, %s, %s, %.3g s each\n\n", what, plan.stream ? "streams" : "unary",
+    return absl::StrFormat("%s, %s, %s, %.3g s each\n\n", what, report["call"].get<std::string>(),
                            open ? absl::StrCat("an open loop of ", arrivals, " arrivals") : "a closed loop",
                            plan.duration_s);
   }

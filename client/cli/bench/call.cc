@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "attnd/v1/attention.grpc.pb.h"
+#include "client/cli/bench/kserve.h"
 #include "client/cli/bench/pacer.h"
 #include "client/decode.h"
 
@@ -33,10 +34,10 @@ class UnaryCall : public Event {
   }
 
   void Start(grpc::GenericStub& stub, grpc::CompletionQueue& queue) {
-    static const std::string kName = MethodName("Attend");
+    static const std::string kNative = MethodName("Attend"), kKserve = kModelInfer;
     const grpc::ByteBuffer message =
         request_.own ? EncodeAttend(request_.own->shared_request()) : request_.item->message;
-    reader_ = stub.PrepareUnaryCall(&context_, kName, message, &queue);
+    reader_ = stub.PrepareUnaryCall(&context_, request_.item->kserve ? kKserve : kNative, message, &queue);
     request_.sent_ns = NowNs();
     reader_->StartCall();
     reader_->Finish(&reply_, &status_, this);
@@ -66,17 +67,17 @@ class UnaryCall : public Event {
       if (answer.ok()) Fill(answer->statistics, item, outcome);
       return;
     }
-    see_(item, reply_);
     v1::AttendResponse response;
-    const absl::StatusOr<RawMessage> raw = SplitReply(reply_, response);
-    outcome->status = raw.status();
-    if (!raw.ok()) return;
-    const std::int64_t bytes = ExtentOf(response.output().data()).bytes;
-    if (bytes != item.output_bytes) {
-      outcome->status = WrongSize(bytes, item);
-      return;
+    absl::StatusOr<std::int64_t> bytes = 0;
+    if (item.kserve) {
+      bytes = ModelOutputBytes(reply_);
+    } else {
+      see_(item, reply_);
+      const absl::StatusOr<RawMessage> raw = SplitReply(reply_, response);
+      bytes = raw.ok() ? absl::StatusOr<std::int64_t>(ExtentOf(response.output().data()).bytes) : raw.status();
     }
-    Fill(response.statistics(), item, outcome);
+    outcome->status = bytes.ok() && *bytes != item.output_bytes ? WrongSize(*bytes, item) : bytes.status();
+    if (outcome->status.ok()) Fill(response.statistics(), item, outcome);  // the other protocol has none
   }
 
   Request request_;

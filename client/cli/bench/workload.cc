@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/bench/arrivals.h"
+#include "client/cli/bench/kserve.h"
 #include "client/file.h"
 
 namespace attnd::client {
@@ -60,7 +61,8 @@ absl::Status ApplyJson(const nlohmann::json& json, v1::Options* options) {
 }
 
 absl::StatusOr<WorkItem> MakeItem(const Sketch& sketch, const OptionFlags& flags, std::optional<DType> convert,
-                                  std::mt19937_64& generator, std::int64_t piece_bytes) {
+                                  const std::optional<std::string>& kserve_model, std::mt19937_64& generator,
+                                  std::int64_t piece_bytes) {
   const ShapeFlag& shape = sketch.shape;
   const absl::StatusOr<DType> dtype = DTypeByName(sketch.dtype);
   if (!dtype.ok()) return UsageError(absl::StrCat("--dtype: ", dtype.status().message()));
@@ -100,6 +102,13 @@ absl::StatusOr<WorkItem> MakeItem(const Sketch& sketch, const OptionFlags& flags
   item.output_bytes = output.ok() ? output->elements * ElementBytes(sent.output_dtype()) : 0;
   item.problem = *std::move(problem);
   const SharedRequest request = item.problem.shared_request();
+  if (kserve_model) {
+    absl::StatusOr<grpc::ByteBuffer> message = EncodeModelInfer(item.problem, *kserve_model);
+    if (!message.ok()) return UsageError(absl::StrCat("--protocol kserve: ", message.status().message()));
+    item.message = *std::move(message);
+    item.kserve = true;
+    return item;
+  }
   item.message = EncodeAttend(request);
   item.header = request;
   if (item.problem.request_bytes() > piece_bytes) {
@@ -220,6 +229,13 @@ void WorkloadFlags::AddTo(CLI::App& app) {
                  "JSON file: an array of {weight, shape, dtype, options as in the contract}; or `decode`: steps of one "
                  "query over caches of up to --shape's keys, and 5 % prompts")
       ->group(group);
+  app.add_option("--protocol", protocol, "native, or kserve: version 2 of the Open Inference Protocol")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"native", "kserve"}))
+      ->group(group);
+  app.add_option("--model", model, "of --protocol kserve: one with inputs q, k, v and an output named output")
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--seed", seed, "of tensors, arrivals and the mix")->capture_default_str()->group(group);
   options.AddTo(app);
   app.get_option("--lengths")
@@ -255,6 +271,8 @@ absl::StatusOr<Workload> WorkloadFlags::Make(std::int64_t piece_bytes) const {
       sketches.back().shape.nq = sketches.back().shape.nk = length;
     }
   }
+  const std::optional<std::string> kserve_model = protocol == "kserve" ? std::optional(model) : std::nullopt;
+  if (kserve_model && *convert) return UsageError("--wire_dtype: not with --protocol kserve, which sends --dtype");
   OptionFlags flags = options;
   flags.lengths.clear();
   std::mt19937_64 generator(seed);
@@ -263,7 +281,7 @@ absl::StatusOr<Workload> WorkloadFlags::Make(std::int64_t piece_bytes) const {
   for (Sketch& sketch : sketches) {
     if (sketches.size() > 1 && mix.empty()) sketch.shape_text = ShapeTextOf(sketch.shape);
     if (mix == "decode") sketch.shape_text = ShapeTextOf(sketch.shape);
-    absl::StatusOr<WorkItem> item = MakeItem(sketch, flags, *convert, generator, piece_bytes);
+    absl::StatusOr<WorkItem> item = MakeItem(sketch, flags, *convert, kserve_model, generator, piece_bytes);
     if (!item.ok()) return item.status();
     workload.items.push_back(*std::move(item));
   }

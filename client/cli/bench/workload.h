@@ -22,7 +22,8 @@ struct WorkItem {
   double weight = 1;
   std::string shape, dtype;
   Problem problem;           // as it is sent; as the caller has it where every call converts
-  grpc::ByteBuffer message;  // of Attend
+  grpc::ByteBuffer message;  // of Attend, or of ModelInfer
+  bool kserve = false;       // of ModelInfer
   SharedRequest header;      // of AttendStream, without what goes in pieces
   std::vector<std::pair<std::string, const std::string*>> pieces;
   double tensor_bytes = 0;        // both ways, as they travel
@@ -39,6 +40,7 @@ struct Workload {
 
 struct WorkloadFlags {
   std::string shape = "1,8,512,64", dtype = "float32", wire_dtype, mix;
+  std::string protocol = "native", model = "attention";
   std::uint64_t seed = 0;
   OptionFlags options;
 
