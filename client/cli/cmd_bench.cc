@@ -237,7 +237,8 @@ void AddBenchCommand(CLI::App& app, Command& selected) {
                   "requests a second, whatever the server does; latency counts from when each was due. 250, 100,200, "
                   "100:2000:100 (step) or 100:6400:x2 (factor)")
       ->group(load);
-  sub->add_option("--arrivals", command->arrivals, "of --rate: constant or poisson")
+  sub->add_option("--arrivals", command->arrivals, "of --rate")
+      ->type_name("{constant,poisson}")
       ->capture_default_str()
       ->group(load);
   sub->add_option("--concurrency", command->concurrency,

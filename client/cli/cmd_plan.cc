@@ -170,7 +170,7 @@ void AddPlanCommand(CLI::App& app, Command& selected) {
   sub->add_option("--d_k", command->d_k, "width of queries and keys");
   sub->add_option("--d_v", command->d_v, "width of values; default: d_k");
   sub->add_option("--layers", command->layers, "multiplies the totals")->capture_default_str();
-  sub->add_option("--dtype", command->dtype_name, "of q, k and v")->capture_default_str();
+  sub->add_option("--dtype", command->dtype_name, "of q, k and v")->capture_default_str()->type_name(kFloatTypes);
   sub->add_flag("--weights", command->weights, "count the softmax weights as an answer too");
   sub->add_flag("--lse", command->lse, "count log-sum-exp as an answer too");
   sub->add_flag("--sweep", command->sweep,

@@ -222,8 +222,9 @@ void WorkloadFlags::AddTo(CLI::App& app) {
   app.add_option("--shape", shape, "B,H,N,d or B,H,Nq,Nk,d; H may be Hq/Hkv, d may be d_k/d_v")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--dtype", dtype, "of q, k and v")->capture_default_str()->group(group);
+  app.add_option("--dtype", dtype, "of q, k and v")->capture_default_str()->type_name(kFloatTypes)->group(group);
   app.add_option("--wire_dtype", wire_dtype, "send tensors and get the output as this; every call converts both ways")
+      ->type_name(kFloatTypes)
       ->group(group);
   app.add_option("--mix", mix,
                  "JSON file: an array of {weight, shape, dtype, options as in the contract}; or `decode`: steps of one "
