@@ -20,6 +20,7 @@
 #include "client/cli/bench/workload.h"
 #include "client/cli/cli.h"
 #include "client/cli/flags.h"
+#include "client/cli/random.h"
 #include "tests/client/fake_server.h"
 
 namespace attnd::client {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "client/cli/flags.h"
+#include "client/cli/random.h"
 
 namespace attnd::client {
 
@@ -18,8 +19,6 @@ namespace {
 constexpr std::size_t kSweepMax = 1000;
 
 }  // namespace
-
-double Uniform(std::mt19937_64& generator) { return static_cast<double>(generator() >> 11) * 0x1p-53; }
 
 std::int64_t Arrivals::Next() {
   // Products instead of a sum: a constant rate has no error that grows.

@@ -13,9 +13,6 @@
 
 namespace attnd::client {
 
-// A number in [0, 1) of 53 bits, the same on every machine.
-double Uniform(std::mt19937_64& generator);
-
 class Arrivals {
  public:
   // Request n is due at n / rate; the rate is in requests a second.

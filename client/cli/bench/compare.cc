@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/cli/bench/arrivals.h"
+#include "client/cli/random.h"
 #include "client/cli/text.h"
 
 namespace attnd::client {

@@ -9,8 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/cli/bench/arrivals.h"
 #include "client/cli/bench/kserve.h"
+#include "client/cli/random.h"
 #include "client/file.h"
 
 namespace attnd::client {
@@ -21,20 +21,6 @@ namespace {
 constexpr std::size_t kLengths = 32;
 constexpr std::size_t kMixMax = 1000;
 constexpr double kPrefillShare = 0.05;  // of the requests of a decode-like mix
-
-// Normal numbers from the seed; the same on every machine.
-absl::StatusOr<Array> RandomArray(std::mt19937_64& generator, DType dtype, std::vector<std::int64_t> shape) {
-  absl::StatusOr<Array> array = Array::Zeros(dtype, std::move(shape));
-  if (!array.ok()) return array;
-  const std::int64_t count = array->elements();
-  // The sum of four uniform numbers in (-1/2, 1/2), scaled to variance 1: normal enough, and not a library's choice.
-  for (std::int64_t i = 0; i < count; ++i) {
-    double sum = -2;
-    for (int u = 0; u < 4; ++u) sum += Uniform(generator);
-    array->Set(i, sum * 1.7320508075688772);
-  }
-  return array;
-}
 
 std::string ShapeTextOf(const ShapeFlag& s) {
   const auto pair = [](std::int64_t a, std::int64_t b) { return a == b ? absl::StrCat(a) : absl::StrCat(a, "/", b); };

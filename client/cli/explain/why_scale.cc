@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/ask.h"
 #include "client/cli/explain/numbers.h"
+#include "client/cli/random.h"
 #include "client/cli/text.h"
 
 namespace attnd::client {
@@ -17,16 +18,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kRows = 128, kKeys = 128;
 constexpr std::int64_t kWidthMin = 4, kWidthMax = 1024;
-
-// Numbers of mean 0 and variance 1, the same on every machine (Box and Muller).
-Array Normal(std::mt19937& random, std::int64_t rows, std::int64_t columns) {
-  std::vector<float> values;
-  while (static_cast<std::int64_t>(values.size()) < rows * columns) {
-    const double radius = std::sqrt(-2 * std::log((random() + 1.0) / 4294967297.0));
-    values.push_back(static_cast<float>(radius * std::cos(2 * M_PI * (random() / 4294967296.0))));
-  }
-  return Array::Of({rows, columns}, values);
-}
 
 double StandardDeviation(const Array& values) {
   double sum = 0, squares = 0;
@@ -63,12 +54,15 @@ absl::StatusOr<Json> Measure(Client& client, const Problem& problem) {
 
 absl::StatusOr<Json> MeasureWhyScale(Client& client) {
   Json json = {{"rows", kRows}, {"keys", kKeys}, {"entropy_bits_max", std::log2(kKeys)}, {"widths", Json::array()}};
-  std::mt19937 random(1);
+  std::mt19937_64 generator(1);
   for (std::int64_t d = kWidthMin; d <= kWidthMax; d *= 2) {
-    Array q = Normal(random, kRows, d), k = Normal(random, kKeys, d);
-    absl::StatusOr<Array> v = Array::Zeros(DType::kFloat32, {kKeys, 1});
-    if (!v.ok()) return v.status();
-    absl::StatusOr<Problem> problem = Problem::FromQkv(std::move(q), std::move(k), *std::move(v));
+    const absl::StatusOr<Array> q = RandomArray(generator, DType::kFloat32, {kRows, d});
+    const absl::StatusOr<Array> k = RandomArray(generator, DType::kFloat32, {kKeys, d});
+    const absl::StatusOr<Array> v = Array::Zeros(DType::kFloat32, {kKeys, 1});
+    for (const absl::StatusOr<Array>* array : {&q, &k, &v}) {
+      if (!array->ok()) return array->status();
+    }
+    absl::StatusOr<Problem> problem = Problem::FromQkv(*q, *k, *v);
     if (!problem.ok()) return problem.status();
     problem->Want(v1::OUTPUT_KIND_SCORES_SCALED);
     problem->Want(v1::OUTPUT_KIND_WEIGHTS);
