@@ -3,8 +3,8 @@
 #
 #   tests/run.sh [--all] [--yes]
 #
-#   (nothing)  unit, conformance, integration, adversarial and interop tests of the release build (up to 20 minutes on
-#              2 cores)
+#   (nothing)  unit, conformance, integration, adversarial and interop tests and pages in a browser, of the release
+#              build (up to 20 minutes on 2 cores)
 #   --all      the above, and style, deploy, static checks, sanitizers, fuzzers and the container (up to 55 minutes)
 #   --yes      do not ask before installing packages, even at a terminal
 #
