@@ -3,9 +3,11 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
+#include "client/wire.h"
 #include "proto/wire/slice_writer.h"
 
 namespace attnd::client {
@@ -91,6 +93,26 @@ grpc::ByteBuffer EncodePiece(std::uint64_t problem_id, const std::string& tensor
   writer.Append(head);
   writer.Append(OwnedBytes{request, reinterpret_cast<const std::byte*>(data.data()) + offset_bytes, bytes});
   return writer.Finish();
+}
+
+StreamParts::StreamParts(const Problem& problem, std::int64_t piece_bytes)
+    : piece_bytes_(std::max<std::int64_t>(piece_bytes, 1)), request_(problem.shared_request()), header_(request_) {
+  if (problem.request_bytes() <= piece_bytes_) return;
+  SplitRequest split = Split(*request_);
+  header_ = std::make_shared<v1::AttendRequest>(std::move(split.header));
+  tensors_ = std::move(split.tensors);
+}
+
+void StreamParts::Encode(std::uint64_t problem_id,
+                         absl::FunctionRef<bool(const grpc::ByteBuffer&, std::int64_t)> take) const {
+  if (!take(EncodeHeader(problem_id, header_), 0)) return;
+  for (const auto& [path, data] : tensors_) {
+    const auto size = static_cast<std::int64_t>(data->size());
+    for (std::int64_t offset = 0; offset < size; offset += piece_bytes_) {
+      const std::int64_t bytes = std::min(piece_bytes_, size - offset);
+      if (!take(EncodePiece(problem_id, path, *data, offset, bytes, request_), bytes)) return;
+    }
+  }
 }
 
 }  // namespace attnd::client

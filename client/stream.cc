@@ -17,9 +17,7 @@ struct Stream::Impl::Call {
   const Problem& problem;
   const StreamCall& asked;
   std::uint64_t id = 0;
-  SharedRequest request = {};  // what is sent, and what pieces point into
-  SharedRequest header = {};   // the same, or what is left of it without the pieces
-  std::vector<std::pair<std::string, const std::string*>> pieces_of = {};  // tensors that go in pieces, in that order
+  StreamParts parts = {};
   std::atomic<bool> stop{false};
   bool closed = false;  // the closing message came
   bool ended = false;   // the stream ended instead
@@ -60,16 +58,11 @@ absl::Status Stream::Impl::Finish() {
 }
 
 void Stream::Impl::Send(Call& call) {
-  if (!stream_->Write(EncodeHeader(call.id, call.header))) return;
-  for (const auto& [path, data] : call.pieces_of) {
-    const auto size = static_cast<std::int64_t>(data->size());
-    for (std::int64_t offset = 0; offset < size; offset += piece_bytes_) {
-      if (call.stop.load(std::memory_order_relaxed)) return;
-      const std::int64_t bytes = std::min(piece_bytes_, size - offset);
-      if (!stream_->Write(EncodePiece(call.id, path, *data, offset, bytes, call.request))) return;
-      call.Progress(bytes, 0);
-    }
-  }
+  call.parts.Encode(call.id, [&](const grpc::ByteBuffer& message, std::int64_t piece_bytes) {
+    if (call.stop.load(std::memory_order_relaxed) || !stream_->Write(message)) return false;
+    if (piece_bytes > 0) call.Progress(piece_bytes, 0);
+    return true;
+  });
 }
 
 absl::StatusOr<Answer> Stream::Impl::Receive(Call& call) {
@@ -152,14 +145,9 @@ absl::StatusOr<Answer> Stream::Impl::Receive(Call& call) {
 absl::StatusOr<Answer> Stream::Impl::Attend(const Problem& problem, const StreamCall& asked) {
   if (!alive_) return absl::FailedPreconditionError("the stream has ended; open another");
   Call call{.problem = problem, .asked = asked, .id = next_id_++};
-  call.request = call.header = problem.shared_request();
-  if (problem.request_bytes() > piece_bytes_) {
-    SplitRequest split = Split(*call.request);
-    call.header = std::make_shared<v1::AttendRequest>(std::move(split.header));
-    call.pieces_of = std::move(split.tensors);
-  }
+  call.parts = StreamParts(problem, piece_bytes_);
   std::thread sender;
-  if (call.pieces_of.empty()) {
+  if (call.parts.whole()) {
     Send(call);
   } else {
     sender = std::thread([&] { Send(call); });

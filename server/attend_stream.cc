@@ -132,8 +132,8 @@ class StreamCall final : public CallReactor,
 
   struct Outgoing {
     grpc::ByteBuffer message;
-    std::shared_ptr<Reservation> held =
-        nullptr;  // a closing holds its problem's memory until every block before it is sent
+    // A closing holds its problem's memory until every block before it is sent.
+    std::shared_ptr<Reservation> held = nullptr;
     std::int64_t bytes = 0;
     std::optional<RequestRecord> closing = std::nullopt;  // of the problem that it closes
     absl::Time queued_at = Now();

@@ -58,7 +58,7 @@ struct BenchCommand {
     }
     plan.poisson = arrivals == "poisson";
     plan.seed = work.seed;
-    const absl::StatusOr<Workload> workload = work.Make(1 << 20);
+    const absl::StatusOr<Workload> workload = work.Make();
     if (!workload.ok()) return workload.status();
 
     std::vector<Point> points;

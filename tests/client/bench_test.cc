@@ -226,7 +226,7 @@ TEST_F(BenchTest, AMixHasItsWeights) {
       {"shape": "1,1,3,4", "dtype": "float16", "options": {"scale": 0.5}}])");
   WorkloadFlags flags;
   flags.mix = mix;
-  const absl::StatusOr<Workload> workload = flags.Make(1 << 20);
+  const absl::StatusOr<Workload> workload = flags.Make();
   ASSERT_TRUE(workload.ok()) << workload.status();
   ASSERT_EQ(workload->items.size(), 2u);
   EXPECT_EQ(workload->items[1].problem.request().options().scale(), 0.5);
@@ -239,11 +239,11 @@ TEST_F(BenchTest, AMixHasItsWeights) {
   for (const char* wrong : {"{}", "[]", "[1]", R"([{"weight": 0}])", R"([{"shape": "1,1"}])", R"([{"wait": 1}])",
                             R"([{"options": {"no_such": 1}}])", "["}) {
     flags.mix = File("wrong.json", wrong);
-    EXPECT_TRUE(IsUsageError(flags.Make(1 << 20).status())) << wrong;
+    EXPECT_TRUE(IsUsageError(flags.Make().status())) << wrong;
   }
   flags.mix = "decode";
   flags.shape = "1,2,64,4";
-  const absl::StatusOr<Workload> decode = flags.Make(1 << 20);
+  const absl::StatusOr<Workload> decode = flags.Make();
   ASSERT_EQ(decode->items.size(), 9u);
   EXPECT_EQ(decode->items[0].shape, "1,2,1,8,4");
   EXPECT_EQ(decode->items[8].shape, "1,2,64,4");
@@ -265,7 +265,7 @@ TEST_F(BenchTest, LengthsFollowTheirDistribution) {
   WorkloadFlags flags;
   flags.shape = "1,1,64,4";
   flags.options.lengths = "zipf:1.1";
-  const absl::StatusOr<Workload> workload = flags.Make(1 << 20);
+  const absl::StatusOr<Workload> workload = flags.Make();
   double weights = 0;
   for (const WorkItem& item : workload->items) weights += item.weight;
   EXPECT_EQ(weights, 32);
@@ -275,10 +275,10 @@ TEST_F(BenchTest, LengthsFollowTheirDistribution) {
 TEST_F(BenchTest, TheSameSeedMakesTheSameTensors) {
   WorkloadFlags flags;
   flags.shape = "1,1,5,4";
-  const std::string first = flags.Make(1 << 20)->items[0].problem.request().SerializeAsString();
-  EXPECT_EQ(flags.Make(1 << 20)->items[0].problem.request().SerializeAsString(), first);
+  const std::string first = flags.Make()->items[0].problem.request().SerializeAsString();
+  EXPECT_EQ(flags.Make()->items[0].problem.request().SerializeAsString(), first);
   flags.seed = 1;
-  EXPECT_NE(flags.Make(1 << 20)->items[0].problem.request().SerializeAsString(), first);
+  EXPECT_NE(flags.Make()->items[0].problem.request().SerializeAsString(), first);
 }
 
 // A report of one rate whose steps have p50 and p99 of `level` with noise of `share`.

@@ -124,20 +124,11 @@ void StreamLine::Send(Request request) {
   if (call_ == nullptr || call_->ending) Open();
   Call& call = *call_;
   const std::uint64_t id = next_id_++;
-  const WorkItem& item = *request.item;
-  if (request.own) {
-    const SharedRequest whole = request.own->shared_request();
-    if (request.own->request_bytes() > piece_bytes_) {
-      SplitRequest split = Split(*whole);
-      call.writes.push_back(EncodeHeader(id, std::make_shared<v1::AttendRequest>(std::move(split.header))));
-      QueuePieces(call, id, split.tensors, whole);
-    } else {
-      call.writes.push_back(EncodeHeader(id, whole));
-    }
-  } else {
-    call.writes.push_back(EncodeHeader(id, item.header));
-    QueuePieces(call, id, item.pieces, item.problem.shared_request());
-  }
+  const StreamParts own = request.own ? StreamParts(*request.own, ClientOptions().piece_bytes) : StreamParts();
+  (request.own ? own : request.item->parts).Encode(id, [&](const grpc::ByteBuffer& message, std::int64_t) {
+    call.writes.push_back(message);
+    return true;
+  });
   request.sent_ns = NowNs();
   call.open.emplace(id, Carried{std::move(request), 0, {}});
   WriteNext(call);
@@ -155,18 +146,6 @@ void StreamLine::Close() {
       lock, [&] { return std::all_of(calls_.begin(), calls_.end(), [](const auto& call) { return call->finished; }); });
   calls_.clear();
   call_ = nullptr;
-}
-
-void StreamLine::QueuePieces(Call& call, std::uint64_t id,
-                             const std::vector<std::pair<std::string, const std::string*>>& pieces,
-                             const SharedRequest& owner) const {
-  for (const auto& [path, data] : pieces) {
-    const auto size = static_cast<std::int64_t>(data->size());
-    for (std::int64_t offset = 0; offset < size; offset += piece_bytes_) {
-      const std::int64_t bytes = std::min(piece_bytes_, size - offset);
-      call.writes.push_back(EncodePiece(id, path, *data, offset, bytes, owner));
-    }
-  }
 }
 
 void StreamLine::Open() {

@@ -57,8 +57,7 @@ void StartUnary(Request request, grpc::GenericStub& stub, grpc::CompletionQueue&
 // An AttendStream that carries problems, any number at once. After an error the next problem opens another.
 class StreamLine {
  public:
-  StreamLine(grpc::GenericStub& stub, grpc::CompletionQueue& queue, std::int64_t piece_bytes)
-      : stub_(stub), queue_(queue), piece_bytes_(piece_bytes) {}
+  StreamLine(grpc::GenericStub& stub, grpc::CompletionQueue& queue) : stub_(stub), queue_(queue) {}
 
   // Deadline of streams that are opened from now on.
   void SetDeadline(absl::Time deadline);
@@ -87,8 +86,6 @@ class StreamLine {
 
   // These hold the lock.
   void Open();
-  void QueuePieces(Call& call, std::uint64_t id, const std::vector<std::pair<std::string, const std::string*>>& pieces,
-                   const SharedRequest& owner) const;
   void WriteNext(Call& call);
   // When nothing else is under way on a call that is over, asks why.
   void FinishIfIdle(Call& call);
@@ -103,7 +100,6 @@ class StreamLine {
 
   grpc::GenericStub& stub_;
   grpc::CompletionQueue& queue_;
-  const std::int64_t piece_bytes_;
   std::mutex mutex_;  // never held while a request's `done` runs
   std::condition_variable all_finished_;
   absl::Time deadline_;

@@ -140,7 +140,7 @@ class GrpcDriver : public Driver {
       line.stub = std::make_unique<grpc::GenericStub>(line.channel);
       line.poller = pollers_[lines_.size() % pollers_.size()].get();
       if (options_.stream) {
-        line.stream = std::make_unique<StreamLine>(*line.stub, line.poller->queue(), options_.piece_bytes);
+        line.stream = std::make_unique<StreamLine>(*line.stub, line.poller->queue());
       }
       lines_.push_back(std::move(line));
     }

@@ -19,7 +19,6 @@ struct DriverOptions {
   std::int64_t threads = 1;           // that read answers
   bool stream = false;                // one AttendStream a connection, instead of a call a problem
   std::int64_t in_flight_max = 4096;  // requests of an open loop that wait for their answers at once
-  std::int64_t piece_bytes = 1 << 20;
   std::uint64_t seed = 0;
 };
 

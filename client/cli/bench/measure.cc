@@ -15,7 +15,6 @@ namespace attnd::client {
 
 namespace {
 
-constexpr std::int64_t kPieceBytes = 1 << 20;
 constexpr std::int64_t kOpenConnections = 4, kOpenStreams = 16;
 
 std::int64_t Ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
@@ -77,7 +76,6 @@ absl::StatusOr<Point> Measure(const ServerFlags& server, const Workload& workloa
   options.threads = std::clamp<std::int64_t>(options.threads, 1, options.connections);
   options.stream = plan.stream;
   options.in_flight_max = plan.in_flight_max;
-  options.piece_bytes = kPieceBytes;
   options.seed = plan.seed;
   absl::StatusOr<std::unique_ptr<Driver>> driver = Driver::Connect(server, workload, options);
   if (!driver.ok()) return driver.status();

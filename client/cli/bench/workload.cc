@@ -47,8 +47,7 @@ absl::Status ApplyJson(const nlohmann::json& json, v1::Options* options) {
 }
 
 absl::StatusOr<WorkItem> MakeItem(const Sketch& sketch, const OptionFlags& flags, std::optional<DType> convert,
-                                  const std::optional<std::string>& kserve_model, std::mt19937_64& generator,
-                                  std::int64_t piece_bytes) {
+                                  const std::optional<std::string>& kserve_model, std::mt19937_64& generator) {
   const ShapeFlag& shape = sketch.shape;
   const absl::StatusOr<DType> dtype = DTypeByName(sketch.dtype);
   if (!dtype.ok()) return UsageError(absl::StrCat("--dtype: ", dtype.status().message()));
@@ -87,7 +86,6 @@ absl::StatusOr<WorkItem> MakeItem(const Sketch& sketch, const OptionFlags& flags
   const absl::StatusOr<OutputLayout> output = sent.LayoutOf(v1::OUTPUT_KIND_OUTPUT);
   item.output_bytes = output.ok() ? output->elements * ElementBytes(sent.output_dtype()) : 0;
   item.problem = *std::move(problem);
-  const SharedRequest request = item.problem.shared_request();
   if (kserve_model) {
     absl::StatusOr<grpc::ByteBuffer> message = EncodeModelInfer(item.problem, *kserve_model);
     if (!message.ok()) return UsageError(absl::StrCat("--protocol kserve: ", message.status().message()));
@@ -95,13 +93,8 @@ absl::StatusOr<WorkItem> MakeItem(const Sketch& sketch, const OptionFlags& flags
     item.kserve = true;
     return item;
   }
-  item.message = EncodeAttend(request);
-  item.header = request;
-  if (item.problem.request_bytes() > piece_bytes) {
-    SplitRequest split = Split(*request);
-    item.header = std::make_shared<v1::AttendRequest>(std::move(split.header));
-    item.pieces = std::move(split.tensors);
-  }
+  item.message = EncodeAttend(item.problem.shared_request());
+  item.parts = StreamParts(item.problem, ClientOptions().piece_bytes);
   return item;
 }
 
@@ -230,7 +223,7 @@ void WorkloadFlags::AddTo(CLI::App& app) {
       ->group(group);
 }
 
-absl::StatusOr<Workload> WorkloadFlags::Make(std::int64_t piece_bytes) const {
+absl::StatusOr<Workload> WorkloadFlags::Make() const {
   const absl::StatusOr<ShapeFlag> parsed = ShapeFlag::Parse("--shape", shape);
   if (!parsed.ok()) return parsed.status();
   const absl::StatusOr<std::optional<DType>> convert = ParseWireDType(wire_dtype);
@@ -268,7 +261,7 @@ absl::StatusOr<Workload> WorkloadFlags::Make(std::int64_t piece_bytes) const {
   for (Sketch& sketch : sketches) {
     if (sketches.size() > 1 && mix.empty()) sketch.shape_text = ShapeTextOf(sketch.shape);
     if (mix == "decode") sketch.shape_text = ShapeTextOf(sketch.shape);
-    absl::StatusOr<WorkItem> item = MakeItem(sketch, flags, *convert, kserve_model, generator, piece_bytes);
+    absl::StatusOr<WorkItem> item = MakeItem(sketch, flags, *convert, kserve_model, generator);
     if (!item.ok()) return item.status();
     workload.items.push_back(*std::move(item));
   }

@@ -21,11 +21,10 @@ namespace attnd::client {
 struct WorkItem {
   double weight = 1;
   std::string shape, dtype;
-  Problem problem;           // as it is sent; as the caller has it where every call converts
-  grpc::ByteBuffer message;  // of Attend, or of ModelInfer
-  bool kserve = false;       // of ModelInfer
-  SharedRequest header;      // of AttendStream, without what goes in pieces
-  std::vector<std::pair<std::string, const std::string*>> pieces;
+  Problem problem;                // as it is sent; as the caller has it where every call converts
+  grpc::ByteBuffer message;       // of Attend, or of ModelInfer
+  bool kserve = false;            // of ModelInfer
+  StreamParts parts;              // of AttendStream
   double tensor_bytes = 0;        // both ways, as they travel
   std::int64_t output_bytes = 0;  // of the reply's output
   double tokens = 0;              // query rows of all sequences
@@ -46,7 +45,7 @@ struct WorkloadFlags {
 
   void AddTo(CLI::App& app);
   // A mix file's items have their own shape and dtype where they say so, and options beside those of the command line.
-  absl::StatusOr<Workload> Make(std::int64_t piece_bytes) const;
+  absl::StatusOr<Workload> Make() const;
 };
 
 // Items by their weights, from a seed.
