@@ -188,7 +188,9 @@ void Acceptor::AcceptAll(int listener) {
       continue;
     }
     const int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (duplicate < 0 || !Watch(epoll_, duplicate, 0)) {
+    // Once: as long as gRPC has the socket open, epoll would go on to report it under the number of a duplicate that is
+    // closed, and that the next connection may have by then.
+    if (duplicate < 0 || !Watch(epoll_, duplicate, EPOLLONESHOT)) {
       close(fd);
       if (duplicate >= 0) close(duplicate);
       return Pause();

@@ -1,7 +1,9 @@
 """Connections beyond the cap and a lack of descriptors: refused, never the end of listening."""
 
 import resource
+import signal
 import socket
+import struct
 import threading
 
 import grpc
@@ -42,6 +44,26 @@ def test_one_more_than_connections_max_is_closed():
         beyond = connect(server)
         assert not is_served(beyond)
         beyond.close()
+        for peer in peers:
+            peer.close()
+        eventually("a place is free again", lambda: served_connection(server)).close()
+
+
+def test_connections_that_end_are_counted_once():
+    """Eight break off while the next eight wait to be taken, and are given descriptors of those before."""
+    with AttndServer("--connections_max=8") as server, leaves_nothing(server):
+        peers = [eventually("a connection is taken", lambda: served_connection(server)) for _ in range(8)]
+        for _ in range(20):
+            server.signal(signal.SIGSTOP)
+            for peer in peers:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                peer.close()
+            peers = [connect(server) for _ in range(8)]
+            server.signal(signal.SIGCONT)
+            peers = [peer for peer in peers if is_served(peer)]
+            while len(peers) < 8:
+                peers.append(eventually("a connection is taken", lambda: served_connection(server)))
+            assert not is_served(connect(server))
         for peer in peers:
             peer.close()
         eventually("a place is free again", lambda: served_connection(server)).close()
