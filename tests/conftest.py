@@ -24,6 +24,7 @@ def generate_stubs():
     STUBS.mkdir(parents=True, exist_ok=True)
     for include, name in (
         (PROTO, "attnd/v1/attention.proto"),
+        (PROTO, "attnd/v1/store.proto"),
         (PROTO, "inference/inference.proto"),
         (PROTO / "grpc/health/v1", "health.proto"),
     ):
