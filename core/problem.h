@@ -27,6 +27,11 @@ struct InputTensor {
   DType dtype = DType::kFloat32;
   std::vector<std::int64_t> shape;
   const std::byte* data = nullptr;
+  // Its bytes are not this problem's own: others read them too, and they are not counted among its inputs.
+  bool shared = false;
+  // Where the bytes have room for more along one dimension, the shape they have room for, by which rows lie apart; else
+  // empty. q, k and v only.
+  std::vector<std::int64_t> room{};
   // Instead of data, for k and v with options.page_table: the address of each of the shape[0] pages, of shape[1..3]
   // elements; null where no key below kv_len needs the page.
   std::vector<const std::byte*> pages{};
@@ -154,7 +159,7 @@ class Problem {
   std::array<bool, kOutputKindCount> wanted{};
 
   std::int64_t mask_elements = 0;  // bytes of the mask as it came, before broadcasting
-  std::int64_t input_bytes = 0;    // of all tensors that came
+  std::int64_t input_bytes = 0;    // of all tensors but shared ones
   // What the views' pages.addresses point to, where pages came one by one.
   std::shared_ptr<const std::vector<const std::byte*>> k_pages, v_pages;
 };

@@ -41,7 +41,7 @@ absl::Status RefuseShape(absl::string_view field, const InputTensor& tensor, con
 absl::Status CheckFloat(absl::string_view field, DType dtype, bool reference);
 
 // No negative dimension, and a size in bytes that fits int64 even if every 0 were a 1, so that strides and tile sizes
-// never overflow. Adds the bytes to `input_bytes`.
+// never overflow. Adds the bytes to `input_bytes` unless they are shared.
 absl::Status CheckSize(absl::string_view field, const InputTensor& tensor, std::int64_t& input_bytes);
 
 // Both of the above, and the rank; `dimensions` is what an error prints, such as "[B, Hq, Nq, d_k]".

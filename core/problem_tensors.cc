@@ -29,6 +29,7 @@ absl::Status CheckSize(absl::string_view field, const InputTensor& tensor, std::
     bound = *product;
     bytes = dimension == 0 ? 0 : bytes * dimension;
   }
+  if (tensor.shared) return absl::OkStatus();
   const std::optional<std::int64_t> sum = CheckedSum({input_bytes, bytes});
   if (!sum) return RefuseShape(field, tensor, "all tensors together to fit a signed 64-bit integer of bytes");
   input_bytes = *sum;
@@ -53,9 +54,10 @@ std::string Same(absl::string_view symbol, std::int64_t value, absl::string_view
 // The view [B, H, N, d] of a dense tensor that came in either layout.
 TensorView ViewOf(const InputTensor& tensor, Layout layout) {
   const std::vector<std::int64_t>& s = tensor.shape;
+  const std::vector<std::int64_t>& r = tensor.room.empty() ? s : tensor.room;
   if (layout == Layout::kBHND)
-    return {tensor.dtype, tensor.data, {s[0], s[1], s[2], s[3]}, {s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}};
-  return {tensor.dtype, tensor.data, {s[0], s[2], s[1], s[3]}, {s[1] * s[2] * s[3], s[3], s[2] * s[3], 1}};
+    return {tensor.dtype, tensor.data, {s[0], s[1], s[2], s[3]}, {r[1] * r[2] * r[3], r[2] * r[3], r[3], 1}};
+  return {tensor.dtype, tensor.data, {s[0], s[2], s[1], s[3]}, {r[1] * r[2] * r[3], r[3], r[2] * r[3], 1}};
 }
 
 // Values that a view of this shape stands for can be counted in bytes, whatever type they are brought to.

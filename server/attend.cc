@@ -55,6 +55,7 @@ class AttendCall final : public UnaryCall {
     record_.memory_bytes = demand.memory_bytes;
     predicted_ = demand.compute;
     // Only now is anything of the problem's size allocated.
+    held_ = std::move(decoded->held);
     tensors_ = CopyTensors(*raw, decoded->came, decoded->inputs);
     reservation_.ShrinkTo(demand.memory_bytes);
     absl::StatusOr<Problem> problem = Problem::Create(decoded->inputs, engine_.limits());  // with the addresses
@@ -121,6 +122,7 @@ class AttendCall final : public UnaryCall {
     sink_.reset();
     problem_.reset();
     tensors_.clear();
+    held_.clear();
     place_ = QueuePlace();
   }
 
@@ -129,7 +131,8 @@ class AttendCall final : public UnaryCall {
   Reservation reservation_;
   QueuePlace place_;
   absl::Duration predicted_;
-  std::vector<AlignedBuffer<std::byte>> tensors_;  // the problem points into them
+  std::vector<AlignedBuffer<std::byte>> tensors_;  // the problem points into them, and into what is held
+  Held held_;
   std::shared_ptr<const Problem> problem_;
   std::vector<NamedOutput> outputs_;
   std::unique_ptr<DenseSink> sink_;

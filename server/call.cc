@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/clock.h"
 #include "server/log.h"
 #include "server/wire/status.h"
@@ -53,27 +54,36 @@ void UnaryCall::Start() {
 }
 
 void UnaryCall::OnReadDone(bool ok) {
+  bool asked = false;
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kReading) return;  // ended while it waited
-    if (ok) state_ = State::kAnswering;
+    asked_ |= ok;
+    asked = asked_;
+    if (asked) state_ = State::kAnswering;
+    if (ok) whole_at_ = Now();
   }
-  if (!ok) {
-    if (EndUnread(absl::InvalidArgumentError("request: absent, expected one message"))) CountUnread(engine_, head_);
-    return;
+  if (!asked) return EndUnread(absl::InvalidArgumentError("request: absent, expected one message"));
+  if (ok) {
+    record_.received = whole_at_ - head_.arrived;
+    record_.request_bytes += static_cast<std::int64_t>(request_.Length());
   }
-  whole_at_ = Now();
-  record_.received = whole_at_ - head_.arrived;
-  record_.request_bytes = static_cast<std::int64_t>(request_.Length());
-  const absl::Status status = CatchBadAlloc([this] { return Answer(request_); });
+  const absl::Status status = CatchBadAlloc([&] { return ok ? Answer(request_) : AnswerEnd(); });
   if (!status.ok()) End(status);
+}
+
+void UnaryCall::ReadNext() {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::kAnswering) return;
+  state_ = State::kReading;
+  StartRead(&request_);
 }
 
 void UnaryCall::OnCancel() {
   const absl::Status reason =
       Now() >= deadline_ ? absl::DeadlineExceededError("the call's deadline passed before the answer was complete")
                          : absl::CancelledError("the caller cancelled or went away");
-  if (EndUnread(reason)) CountUnread(engine_, head_);
+  EndUnread(reason);
   Stop(reason);
 }
 
@@ -83,6 +93,7 @@ void UnaryCall::OnDone() {
     state_ = State::kDone;
     record_.sent = Now() - ended_at_;
   }
+  if (!asked_) CountUnread(engine_, head_);
   record_.total = Now() - whole_at_;
   row_.Leave();
   engine_.Done(record_);
@@ -91,19 +102,24 @@ void UnaryCall::OnDone() {
 }
 
 void UnaryCall::Tick(absl::Time now) {
-  bool stalled = false;
+  bool stalled = false, silent = false;
   {
     // A peer that does not take its answer loses it.
     const std::lock_guard lock(mutex_);
     if (state_ == State::kDone) return;  // the context is gone
     stalled = state_ == State::kEnded && now - ended_at_ >= absl::Milliseconds(engine_.config.send_stall_ms);
     if (stalled) context_->TryCancel();
+    silent =
+        state_ == State::kReading && asked_ && now - whole_at_ >= absl::Milliseconds(engine_.config.receive_stall_ms);
   }
   if (stalled) return;
   if (engine_.lifecycle.draining()) {
     EndUnread(Draining());
   } else if (now >= deadline_) {
     EndUnread(absl::DeadlineExceededError("the deadline passed before the request's message was whole"));
+  } else if (silent) {
+    EndUnread(absl::DeadlineExceededError(
+        absl::StrCat("no message for ", engine_.config.receive_stall_ms, " ms (receive_stall_ms)")));
   }
 }
 
@@ -117,11 +133,10 @@ bool UnaryCall::EndOnce(bool only_reading) {
   return true;
 }
 
-bool UnaryCall::EndUnread(const absl::Status& status) {
-  if (!EndOnce(/*only_reading=*/true)) return false;
+void UnaryCall::EndUnread(const absl::Status& status) {
+  if (!EndOnce(/*only_reading=*/true)) return;
   record_.status = status;
   Finish(ToGrpcStatus(status));
-  return true;
 }
 
 void UnaryCall::End(const absl::Status& status) {

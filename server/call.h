@@ -39,7 +39,8 @@ struct CallHead {
 // The call ended, by its caller, before a message had come: who does that too often loses the connection.
 void CountUnread(Engine& engine, const CallHead& head);
 
-// Reads one message, within the call's deadline, and answers it once. It keeps itself alive until gRPC is done with it.
+// Reads one message, or several, within the call's deadline, and answers once. It keeps itself alive until gRPC is done
+// with it.
 class UnaryCall : public CallReactor, public Watched, public std::enable_shared_from_this<UnaryCall> {
  public:
   UnaryCall(Engine& engine, CallContext* context, CallHead head);
@@ -52,8 +53,11 @@ class UnaryCall : public CallReactor, public Watched, public std::enable_shared_
   void Tick(absl::Time now) final;
 
  protected:
-  // The message came: it is answered, now or later, by End. An error is the answer.
+  // The message came: it is answered, now or later, by End, or the next one is asked for. An error is the answer.
   virtual absl::Status Answer(grpc::ByteBuffer& request) = 0;
+  // From Answer, whose last act it is: the next message comes to Answer too, or the end of all to AnswerEnd.
+  void ReadNext();
+  virtual absl::Status AnswerEnd() { return absl::OkStatus(); }
   // The answer is not wanted any more.
   virtual void Stop(absl::Status) {}
   // Nothing of this call is needed any more.
@@ -67,19 +71,20 @@ class UnaryCall : public CallReactor, public Watched, public std::enable_shared_
   const absl::Time deadline_;  // of the call, or what it gets without one
   RequestRecord record_;
   RequestTable::Row row_;
-  absl::Time whole_at_;  // when its message had come
+  absl::Time whole_at_;  // when its last message had come
 
  private:
   enum class State { kReading, kAnswering, kEnded, kDone };
-  // False when it has ended, or, for one that waits for its message, when that came.
+  // False when it has ended, or, for one that waits for a message, when that came.
   bool EndOnce(bool only_reading);
-  bool EndUnread(const absl::Status& status);
+  void EndUnread(const absl::Status& status);
 
   CallContext* const context_;
   grpc::ByteBuffer request_, response_;
   std::shared_ptr<UnaryCall> keep_;
   std::mutex mutex_;
   State state_ = State::kReading;  // guarded by mutex_, like the next
+  bool asked_ = false;             // a message came
   absl::Time ended_at_;
 };
 

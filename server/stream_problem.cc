@@ -6,8 +6,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/clock.h"
-#include "server/wire/decode.h"
 #include "server/wire/encode.h"
+#include "server/wire/status.h"
 
 namespace attnd::server {
 namespace {
@@ -15,10 +15,6 @@ namespace {
 constexpr std::size_t kPathBytesMax = 64;
 constexpr std::int64_t kEarlyBytesMin = 1 << 20;  // what is smaller is there in a fraction of a millisecond
 constexpr std::int64_t kNewsBytesMin = 64 << 10;  // a running job is told of
-
-absl::Status Prefixed(absl::string_view path, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
-}
 
 }  // namespace
 
@@ -51,6 +47,7 @@ absl::Status StreamProblem::Begin(const v1::AttendRequest& header, RawMessage ra
   absl::StatusOr<DecodedProblem> decoded = DecodeProblem(header, DataRule::kWholeOrLater);
   if (!decoded.ok()) return decoded.status();
   inputs_ = std::move(decoded->inputs);
+  held_ = std::move(decoded->held);
   const absl::StatusOr<std::int64_t> weight = caller.WeightOf(decoded->priority);
   if (!weight.ok()) return weight.status();
   job_class_.weight = *weight;
@@ -98,7 +95,7 @@ absl::Status StreamProblem::Accept(const v1::TensorPiece& piece, RawMessage& raw
     if (pending.path != piece.tensor()) continue;
     const DataExtent data = ExtentOf(piece.data());
     if (absl::Status status = pending.cover.Add(piece.offset_bytes(), data.bytes); !status.ok()) {
-      return Prefixed(pending.path, status);
+      return AtField(pending.path, status);
     }
     raw.CopyOut({{data, pending.buffer.data() + piece.offset_bytes()}});
     if (pending.cover.complete()) {
@@ -153,6 +150,7 @@ std::shared_ptr<Reservation> StreamProblem::Release() {
   inputs_ = {};
   problem_.reset();
   tensors_.clear();
+  held_.clear();
   place_ = QueuePlace();
   reservation_.ShrinkTo(outputs_bytes_);
   return std::make_shared<Reservation>(std::move(reservation_));

@@ -21,6 +21,7 @@
 #include "server/call.h"
 #include "server/engine.h"
 #include "server/stopper.h"
+#include "server/wire/decode.h"
 
 namespace attnd::server {
 
@@ -88,6 +89,7 @@ class StreamProblem {
   absl::Duration waited_, predicted_;
   ProblemInputs inputs_;
   std::vector<AlignedBuffer<std::byte>> tensors_;  // that came with the header
+  Held held_;                                      // of the tensors that it named
   std::vector<Pending> pending_;                   // that come in pieces
   std::size_t missing_ = 0, missing_others_ = 0;   // of pending_, not whole yet; of these, not q, k, v or x
   bool early_ = false;                             // may start before all came

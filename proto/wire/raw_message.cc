@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "attnd/v1/attention.pb.h"
+#include "attnd/v1/store.pb.h"
 
 namespace attnd {
 namespace {
@@ -36,8 +37,10 @@ struct TypeWalk {
 
 class TypeWalks {
  public:
-  explicit TypeWalks(const FileDescriptor& file) {
-    for (int i = 0; i < file.message_type_count(); ++i) Add(*file.message_type(i));
+  explicit TypeWalks(std::initializer_list<const FileDescriptor*> files) {
+    for (const FileDescriptor* file : files) {
+      for (int i = 0; i < file->message_type_count(); ++i) Add(*file->message_type(i));
+    }
   }
 
   // Messages of other files (health, reflection) hold no tensors: they are copied as they are.
@@ -255,7 +258,7 @@ DataExtent ExtentOf(const std::string& data) {
 
 absl::StatusOr<RawMessage> RawMessage::Split(grpc::ByteBuffer& buffer, const Descriptor& type,
                                              std::int64_t skeleton_bytes_max) {
-  static const TypeWalks walks(*v1::AttendRequest::descriptor()->file());
+  static const TypeWalks walks({v1::AttendRequest::descriptor()->file(), v1::PutTensorRequest::descriptor()->file()});
   RawMessage request;
   const auto bytes = static_cast<std::int64_t>(buffer.Length());
   if (bytes > 0 && !buffer.Dump(&request.slices_).ok()) return NoMessage(type);

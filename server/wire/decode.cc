@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/checked.h"
+#include "server/wire/status.h"
 
 namespace attnd::server {
 namespace {
@@ -96,8 +97,10 @@ std::optional<DType> FromWire(v1::DataType dtype) {
 // Decodes fields until one is wrong; `status` is the first thing that was.
 struct Decoder {
   DataRule rule;
+  const Names* names;
   absl::Status status;
   std::vector<TensorExtent> came{};
+  Held held{};
 
   void Fail(absl::string_view text) {
     if (status.ok()) status = absl::InvalidArgumentError(text);
@@ -105,6 +108,7 @@ struct Decoder {
 
   std::optional<InputTensor> Tensor(bool present, const v1::Tensor& tensor, absl::string_view path) {
     if (!present || !status.ok()) return std::nullopt;
+    if (!tensor.name().empty()) return Named(tensor, path);
     const std::optional<DType> dtype = FromWire(tensor.dtype());
     if (!dtype.has_value()) {
       Fail(absl::StrCat(path, ".dtype: absent, expected one of DataType's values"));
@@ -119,6 +123,25 @@ struct Decoder {
     result.shape.assign(tensor.shape().begin(), tensor.shape().end());
     SetData(ExtentOf(tensor.data()), path, result);
     return result;
+  }
+
+  std::optional<InputTensor> Named(const v1::Tensor& tensor, absl::string_view path) {
+    if (tensor.dtype() != v1::DATA_TYPE_UNSPECIFIED || tensor.shape_size() > 0 || !tensor.data().empty()) {
+      Fail(absl::StrCat(path, ": dtype, shape or data beside a name, expected either"));
+      return std::nullopt;
+    }
+    absl::StatusOr<InputTensor> found = absl::NotFoundError("this server keeps no tensors");
+    if (names != nullptr) found = names->Tensor(tensor.name(), held);
+    if (!found.ok()) {
+      status = AtField(absl::StrCat(path, ".name"), found.status());
+      return std::nullopt;
+    }
+    if (!found->room.empty() && path != "q" && path != "k" && path != "v") {
+      Fail(absl::StrCat(path, ".name: of a tensor with room for more rows, expected for q, k and v only"));
+      return std::nullopt;
+    }
+    if (found->data == nullptr) found->data = kNoBytes;
+    return *std::move(found);
   }
 
   void SetData(DataExtent data, absl::string_view path, InputTensor& tensor) {
@@ -229,8 +252,17 @@ StreamMessagePeek PeekStreamMessage(const grpc::ByteBuffer& buffer) {
   return peek;
 }
 
-absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, DataRule rule) {
-  Decoder decoder{rule, CheckKnown(request)};
+absl::StatusOr<InputTensor> DecodeTensor(const v1::Tensor& tensor, absl::string_view path, DataRule rule,
+                                         std::vector<TensorExtent>& came) {
+  Decoder decoder{rule, nullptr, CheckKnown(tensor)};
+  std::optional<InputTensor> decoded = decoder.Tensor(true, tensor, path);
+  if (!decoder.status.ok()) return decoder.status;
+  came.insert(came.end(), decoder.came.begin(), decoder.came.end());
+  return *std::move(decoded);
+}
+
+absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, DataRule rule, const Names* names) {
+  Decoder decoder{rule, names, CheckKnown(request)};
   if (!decoder.status.ok()) return decoder.status;
   ProblemInputs inputs;
   inputs.q = decoder.Tensor(request.has_q(), request.q(), "q");
@@ -248,7 +280,7 @@ absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, D
     inputs.outputs.push_back(static_cast<OutputKind>(request.outputs(i)));  // numbered alike
   }
   if (!decoder.status.ok()) return decoder.status;
-  return DecodedProblem{std::move(inputs), std::move(decoder.came), request.priority()};
+  return DecodedProblem{std::move(inputs), std::move(decoder.came), std::move(decoder.held), request.priority()};
 }
 
 void ForEachTensor(ProblemInputs& inputs, absl::FunctionRef<void(absl::string_view, InputTensor&)> visit) {

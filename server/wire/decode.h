@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -44,20 +45,39 @@ struct StreamMessagePeek {
 };
 StreamMessagePeek PeekStreamMessage(const grpc::ByteBuffer& buffer);
 
+// What keeps the bytes that a problem reads and that are not its own.
+using Held = std::vector<std::shared_ptr<const void>>;
+
+// What a caller may name instead of carrying it.
+class Names {
+ public:
+  virtual ~Names() = default;
+  // The tensor of this name as it is now, with its address; `held` gets what keeps it. NOT_FOUND, INVALID_ARGUMENT, in
+  // words that follow the field's name.
+  virtual absl::StatusOr<InputTensor> Tensor(absl::string_view name, Held& held) const = 0;
+};
+
 struct TensorExtent {
   absl::string_view path;  // as ForEachTensor says it
   DataExtent extent;
 };
 
-// Depends on nothing of the message. A tensor's data is null, or an address without bytes where it has no elements.
+// Depends on nothing of the message. The data of a tensor without a name is null, or an address without bytes where it
+// has no elements.
 struct DecodedProblem {
   ProblemInputs inputs;
   std::vector<TensorExtent> came;  // the tensors whose bytes are in the message
+  Held held;                       // for as long as `inputs` is used
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
 };
 
-// `request` is from RawMessage::ParseSkeleton. Calls CheckKnown.
-absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, DataRule rule);
+// `request` is from RawMessage::ParseSkeleton. Calls CheckKnown. NOT_FOUND of `names`, without which nothing is named.
+absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, DataRule rule,
+                                             const Names* names = nullptr);
+
+// One tensor that stands alone, by the same rules, under `path` in errors; its extent joins `came`.
+absl::StatusOr<InputTensor> DecodeTensor(const v1::Tensor& tensor, absl::string_view path, DataRule rule,
+                                         std::vector<TensorExtent>& came);
 
 // Every tensor that came, under the path that pieces name it by: "q", "projection.w_q", "options.rotary.q_positions".
 void ForEachTensor(ProblemInputs& inputs, absl::FunctionRef<void(absl::string_view path, InputTensor& tensor)> visit);

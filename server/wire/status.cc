@@ -73,6 +73,10 @@ absl::Status WithRetryDelay(absl::Status status, absl::Duration delay) {
   return result;
 }
 
+absl::Status AtField(absl::string_view field, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
+}
+
 absl::Status OutOfMemory() {
   return WithRetryDelay(absl::ResourceExhaustedError("the server ran out of memory"), absl::Seconds(1));
 }

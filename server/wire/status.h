@@ -21,6 +21,9 @@ grpc::Status ToGrpcStatus(const absl::Status& status);
 // The same code with an invitation to try again after `delay`.
 absl::Status WithRetryDelay(absl::Status status, absl::Duration delay);
 
+// The same status, its words about `field`.
+absl::Status AtField(absl::string_view field, const absl::Status& status);
+
 // The answer when memory ran out in spite of admission.
 absl::Status OutOfMemory();
 
