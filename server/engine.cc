@@ -64,6 +64,7 @@ Engine::Engine(const ServerConfig& resolved)
                    {config.streams_max, "streams_max"}),
       connections(config.streams_max),
       budget(LimitsOf(resolved)),
+      store_budget(budget, resolved.store_bytes_max),
       admission(resolved, budget, ComputeRates{}),
       watch(TickPeriod(resolved)),
       executor(static_cast<int>(resolved.threads)),

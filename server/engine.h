@@ -26,6 +26,7 @@
 #include "server/request_table.h"
 #include "server/sender.h"
 #include "server/stall_watch.h"
+#include "server/store_budget.h"
 
 namespace attnd::server {
 
@@ -45,6 +46,7 @@ class Engine {
   Connections connections;
   std::atomic<std::int64_t> given_back_us{0};  // of all threads, what stopped problems did not take
   Budget budget;
+  StoreBudget store_budget;  // of what stays under a name
   Admission admission;
   StallWatch watch;
   Sender sender;

@@ -166,6 +166,7 @@ ServerConfig Resolve(ServerConfig config) {
   if (config.memory_bytes_max == 0) config.memory_bytes_max = UsableMemoryBytes() / 2;
   if (config.pool_bytes_max == 0) config.pool_bytes_max = config.memory_bytes_max / 16;
   if (config.queue_bytes_max == 0) config.queue_bytes_max = config.memory_bytes_max / 2;
+  if (config.store_bytes_max == 0) config.store_bytes_max = config.memory_bytes_max / 4;
   return config;
 }
 
