@@ -36,7 +36,7 @@ class AttendCall final : public UnaryCall {
     auto message = std::make_unique<v1::AttendRequest>();
     absl::StatusOr<RawMessage> raw = Receive(engine_, request, *message, reservation_);
     if (!raw.ok()) return raw.status();
-    absl::StatusOr<DecodedProblem> decoded = DecodeProblem(*message, DataRule::kWhole);
+    absl::StatusOr<DecodedProblem> decoded = Decode(engine_, head_.caller.name(), *message, DataRule::kWhole);
     if (!decoded.ok()) return decoded.status();
     message.reset();
     const absl::StatusOr<std::int64_t> weight = head_.caller.WeightOf(decoded->priority);

@@ -66,6 +66,7 @@ Engine::Engine(const ServerConfig& resolved)
       budget(LimitsOf(resolved)),
       store_budget(budget, resolved.store_bytes_max),
       admission(resolved, budget, ComputeRates{}),
+      tensors(std::make_shared<TensorStore>(store_budget, absl::Milliseconds(resolved.store_ttl_ms))),
       watch(TickPeriod(resolved)),
       executor(static_cast<int>(resolved.threads)),
       rates(MeasureRates(executor)),
@@ -76,6 +77,7 @@ Engine::Engine(const ServerConfig& resolved)
   metrics.SetPeak(peak, config.threads);
   AddLevels(*this);
   watch.Add(idle_memory);
+  watch.Add(tensors);
 }
 
 absl::Time Engine::Deadline(absl::Time now, absl::Time call_deadline) const {
@@ -114,6 +116,12 @@ void Engine::Done(const RequestRecord& record) {
   metrics.Count(record);
   requests.Ended(record, Now());
   LogRequest(record);
+}
+
+absl::StatusOr<DecodedProblem> Decode(const Engine& engine, const std::string& owner, const v1::AttendRequest& request,
+                                      DataRule rule) {
+  StoredNames names(*engine.tensors, owner);
+  return DecodeProblem(request, rule, &names);
 }
 
 absl::StatusOr<Understood> Understand(const Engine& engine, const ProblemInputs& inputs, Delivery delivery) {

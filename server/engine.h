@@ -26,6 +26,7 @@
 #include "server/request_table.h"
 #include "server/sender.h"
 #include "server/stall_watch.h"
+#include "server/store.h"
 #include "server/store_budget.h"
 
 namespace attnd::server {
@@ -48,6 +49,7 @@ class Engine {
   Budget budget;
   StoreBudget store_budget;  // of what stays under a name
   Admission admission;
+  const std::shared_ptr<TensorStore> tensors;
   StallWatch watch;
   Sender sender;
   Executor executor;
@@ -66,6 +68,10 @@ class Engine {
   // When a problem that arrived `now` must be done. `call_deadline` is infinite for a call without one.
   absl::Time Deadline(absl::Time now, absl::Time call_deadline) const;
 };
+
+// DecodeProblem for a caller, whose names are looked up in one moment.
+absl::StatusOr<DecodedProblem> Decode(const Engine& engine, const std::string& owner, const v1::AttendRequest& request,
+                                      DataRule rule);
 
 // A problem that means something and is computed by this server, with its cost.
 struct Understood {

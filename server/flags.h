@@ -25,6 +25,7 @@ namespace attnd::server {
     "memory of problems that compute or wait, but for a lone one; 0 takes half of memory_bytes_max")                  \
   X(store_bytes_max, 0, 0, std::int64_t{1} << 50,                                                                     \
     "named tensors and weight sets, together; 0 takes a quarter of memory_bytes_max, of which it is a part")          \
+  X(store_ttl_ms, 3600000, 1, std::int64_t{1} << 40, "a named tensor that no call used for so long goes")             \
   X(connection_percent_max, 50, 1, 100,                                                                               \
     "share of each queue limit, of the memory and of streams_max that one connection may hold, but for its only one") \
   X(streams_max, 1000, 1, 1 << 20, "calls of one connection, and AttendStream calls of the whole server")             \

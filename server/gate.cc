@@ -16,6 +16,7 @@
 #include "server/plan_info.h"
 #include "server/reflection.h"
 #include "server/small_call.h"
+#include "server/store_calls.h"
 #include "server/trace.h"
 
 namespace attnd::server {
@@ -44,13 +45,19 @@ Gate::Gate(Engine& engine, Access& access, Health& health, bool tls)
 
 const std::vector<Gate::Method>& Gate::Methods() {
   static const std::vector<Method>* const methods = new std::vector<Method>{
-      {"attnd.v1.AttentionService/Attend", "Attend", &Gate::Attend},
-      {"attnd.v1.AttentionService/AttendStream", "AttendStream", &Gate::AttendStream},
+      {"attnd.v1.AttentionService/Attend", "Attend", &Gate::Start<&StartAttend>},
+      {"attnd.v1.AttentionService/AttendStream", "AttendStream", &Gate::Start<&StartAttendStream>},
       {"attnd.v1.AttentionService/Plan", "Plan", &Gate::Plan},
       {"attnd.v1.AttentionService/Info", "Info", &Gate::Info},
+      {"attnd.v1.StoreService/PutTensor", "PutTensor", &Gate::Start<&StartPutTensor>},
+      {"attnd.v1.StoreService/AppendTensors", "AppendTensors", &Gate::Start<&StartAppendTensors>},
+      {"attnd.v1.StoreService/GetTensor", "GetTensor", &Gate::Start<&StartGetTensor>},
+      {"attnd.v1.StoreService/ListTensors", "ListTensors", &Gate::Start<&StartListTensors>},
+      {"attnd.v1.StoreService/DeleteTensor", "DeleteTensor", &Gate::Start<&StartDeleteTensor>},
       {"grpc.health.v1.Health/Check", "Check", &Gate::HealthCheck},
       {"grpc.health.v1.Health/Watch", "Watch", &Gate::HealthWatch},
-      {"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "ServerReflectionInfo", &Gate::Reflection},
+      {"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "ServerReflectionInfo",
+       &Gate::Start<&StartReflection>},
   };
   return *methods;
 }
@@ -98,7 +105,8 @@ CallReactor* Gate::CreateReactor(CallContext* context) {
   for (const Method& known : Methods()) {
     if (known.full_name == full_name) method = &known;
   }
-  if (method != nullptr && method->start == &Gate::Reflection && !engine_.config.reflection) method = nullptr;
+  if (method != nullptr && method->start == &Gate::Start<&StartReflection> && !engine_.config.reflection)
+    method = nullptr;
   if (method != nullptr) head.method = method->name;
   absl::StatusOr<Caller> caller = access_.Identify(CredentialsOf(*context), full_name);
   if (!caller.ok()) return refuse(caller.status());
@@ -113,18 +121,11 @@ CallReactor* Gate::CreateReactor(CallContext* context) {
   return (this->*method->start)(context, std::move(head));
 }
 
-CallReactor* Gate::Attend(CallContext* context, CallHead head) {
-  return StartAttend(engine_, context, std::move(head));
-}
-
-CallReactor* Gate::AttendStream(CallContext* context, CallHead head) {
-  return StartAttendStream(engine_, context, std::move(head));
-}
-
 CallReactor* Gate::Plan(CallContext* context, CallHead head) {
-  return StartSmallCall<v1::PlanRequest>(engine_, context, std::move(head), [this](const v1::PlanRequest& request) {
-    return AnswerPlan(engine_, request);
-  });
+  auto answer = [this, owner = head.caller.name()](const v1::PlanRequest& request) {
+    return AnswerPlan(engine_, request, owner);
+  };
+  return StartSmallCall<v1::PlanRequest>(engine_, context, std::move(head), std::move(answer));
 }
 
 CallReactor* Gate::Info(CallContext* context, CallHead head) {
@@ -141,10 +142,6 @@ CallReactor* Gate::HealthCheck(CallContext* context, CallHead head) {
 
 CallReactor* Gate::HealthWatch(CallContext* context, CallHead head) {
   return health_.StartWatch(engine_, context, std::move(head));
-}
-
-CallReactor* Gate::Reflection(CallContext* context, CallHead head) {
-  return StartReflection(engine_, context, std::move(head));
 }
 
 }  // namespace attnd::server

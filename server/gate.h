@@ -5,6 +5,7 @@
 
 #include <grpcpp/generic/async_generic_service.h>
 
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -28,13 +29,15 @@ class Gate final : public grpc::CallbackGenericService {
   };
   static const std::vector<Method>& Methods();
 
-  CallReactor* Attend(CallContext* context, CallHead head);
-  CallReactor* AttendStream(CallContext* context, CallHead head);
+  // What needs no more than the engine.
+  template <CallReactor* (*kStart)(Engine&, CallContext*, CallHead)>
+  CallReactor* Start(CallContext* context, CallHead head) {
+    return kStart(engine_, context, std::move(head));
+  }
   CallReactor* Plan(CallContext* context, CallHead head);
   CallReactor* Info(CallContext* context, CallHead head);
   CallReactor* HealthCheck(CallContext* context, CallHead head);
   CallReactor* HealthWatch(CallContext* context, CallHead head);
-  CallReactor* Reflection(CallContext* context, CallHead head);
 
   Credentials CredentialsOf(const CallContext& context) const;
 

@@ -67,6 +67,11 @@ void AddLevels(Engine& engine) {
   metrics.AddCounter("attnd_memory_refusals_total",
                      "Reservations of memory that were refused since too much of it was taken.",
                      [&engine] { return Number(engine.budget.memory_refusals()); });
+  metrics.AddGauge("attnd_store_allowed_bytes", "The flag store_bytes_max.",
+                   [&engine] { return Number(engine.store_budget.bytes_max()); });
+  metrics.AddGauge("attnd_store_used_bytes", "Memory of named tensors and weight sets.",
+                   [&engine] { return Number(engine.store_budget.bytes_used()); });
+  metrics.AddGauge("attnd_store_tensors", "Named tensors.", [&engine] { return Number(engine.tensors->tensors()); });
   metrics.AddGauge("attnd_queue_problems", "Problems that compute or wait for it.",
                    [&engine] { return Number(engine.budget.queue_problems()); });
   metrics.AddGauge("attnd_queue_problems_allowed", "The flag queue_problems_max.",

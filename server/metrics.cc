@@ -23,8 +23,9 @@ using prometheus::Histogram;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-constexpr absl::string_view kMethods[] = {"Attend", "AttendStream",         "Plan", "Info", "Check",
-                                          "Watch",  "ServerReflectionInfo", "other"};
+constexpr absl::string_view kMethods[] = {
+    "Attend",    "AttendStream",  "Plan",      "Info",        "Check",        "Watch", "ServerReflectionInfo",
+    "PutTensor", "AppendTensors", "GetTensor", "ListTensors", "DeleteTensor", "other"};
 constexpr std::size_t kMethodCount = std::size(kMethods);
 constexpr std::size_t kProblemMethodCount = 2;  // the first of them carry problems
 constexpr absl::string_view kIdentityClasses[] = {"anonymous", "token", "certificate"};

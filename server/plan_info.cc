@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/attention.h"
-#include "server/wire/decode.h"
 #include "server/wire/encode.h"
 
 namespace attnd::server {
@@ -30,7 +29,8 @@ std::int64_t PeakResidentBytes() {
 
 }  // namespace
 
-absl::StatusOr<v1::PlanResponse> AnswerPlan(const Engine& engine, const v1::PlanRequest& request) {
+absl::StatusOr<v1::PlanResponse> AnswerPlan(const Engine& engine, const v1::PlanRequest& request,
+                                            const std::string& owner) {
   if (absl::Status status = CheckKnown(request); !status.ok()) return status;
   if (!request.has_problem())
     return absl::InvalidArgumentError("problem: absent, expected an AttendRequest without data");
@@ -38,7 +38,7 @@ absl::StatusOr<v1::PlanResponse> AnswerPlan(const Engine& engine, const v1::Plan
     return absl::InvalidArgumentError(absl::StrCat("layers: ", request.layers(), ", expected at least 0"));
   }
   const std::int64_t layers = request.layers() == 0 ? 1 : request.layers();
-  const absl::StatusOr<DecodedProblem> decoded = DecodeProblem(request.problem(), DataRule::kNone);
+  const absl::StatusOr<DecodedProblem> decoded = Decode(engine, owner, request.problem(), DataRule::kNone);
   if (!decoded.ok()) return decoded.status();
   const absl::StatusOr<Understood> understood = Understand(engine, decoded->inputs, Delivery::kStream);
   if (!understood.ok()) return understood.status();

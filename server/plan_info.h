@@ -2,14 +2,18 @@
 // Thread rule: pure functions of the engine's state.
 #pragma once
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "attnd/v1/attention.pb.h"
 #include "server/engine.h"
 
 namespace attnd::server {
 
-// INVALID_ARGUMENT for a problem that means nothing; whether the server would take it is part of the answer.
-absl::StatusOr<v1::PlanResponse> AnswerPlan(const Engine& engine, const v1::PlanRequest& request);
+// Of a caller, who may name tensors of its own. INVALID_ARGUMENT for a problem that means nothing; whether the server
+// would take it is part of the answer.
+absl::StatusOr<v1::PlanResponse> AnswerPlan(const Engine& engine, const v1::PlanRequest& request,
+                                            const std::string& owner = "");
 
 v1::InfoResponse AnswerInfo(const Engine& engine);
 

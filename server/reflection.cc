@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "attnd/v1/attention.pb.h"
+#include "attnd/v1/store.pb.h"
 #include "core/clock.h"
 #include "grpc/health/v1/health.pb.h"
 #include "server/receive.h"
@@ -24,9 +25,9 @@ using grpc::reflection::v1alpha::ServerReflectionRequest;
 using grpc::reflection::v1alpha::ServerReflectionResponse;
 
 // The files of the services that this server has.
-std::array<const FileDescriptor*, 3> ServiceFiles() {
-  return {v1::AttendRequest::descriptor()->file(), grpc::health::v1::HealthCheckRequest::descriptor()->file(),
-          ServerReflectionRequest::descriptor()->file()};
+std::array<const FileDescriptor*, 4> ServiceFiles() {
+  return {v1::AttendRequest::descriptor()->file(), v1::PutTensorRequest::descriptor()->file(),
+          grpc::health::v1::HealthCheckRequest::descriptor()->file(), ServerReflectionRequest::descriptor()->file()};
 }
 
 void SetError(grpc::StatusCode code, std::string message, ServerReflectionResponse& response) {

@@ -44,7 +44,7 @@ absl::Status StreamProblem::Begin(const v1::AttendRequest& header, RawMessage ra
   absl::StatusOr<Pass> entered = caller.Enter();
   if (!entered.ok()) return entered.status();
   pass = *std::move(entered);
-  absl::StatusOr<DecodedProblem> decoded = DecodeProblem(header, DataRule::kWholeOrLater);
+  absl::StatusOr<DecodedProblem> decoded = Decode(engine_, caller.name(), header, DataRule::kWholeOrLater);
   if (!decoded.ok()) return decoded.status();
   inputs_ = std::move(decoded->inputs);
   held_ = std::move(decoded->held);

@@ -97,7 +97,7 @@ std::optional<DType> FromWire(v1::DataType dtype) {
 // Decodes fields until one is wrong; `status` is the first thing that was.
 struct Decoder {
   DataRule rule;
-  const Names* names;
+  Names* names;
   absl::Status status;
   std::vector<TensorExtent> came{};
   Held held{};
@@ -261,7 +261,7 @@ absl::StatusOr<InputTensor> DecodeTensor(const v1::Tensor& tensor, absl::string_
   return *std::move(decoded);
 }
 
-absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, DataRule rule, const Names* names) {
+absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, DataRule rule, Names* names) {
   Decoder decoder{rule, names, CheckKnown(request)};
   if (!decoder.status.ok()) return decoder.status;
   ProblemInputs inputs;

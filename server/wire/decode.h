@@ -54,7 +54,7 @@ class Names {
   virtual ~Names() = default;
   // The tensor of this name as it is now, with its address; `held` gets what keeps it. NOT_FOUND, INVALID_ARGUMENT, in
   // words that follow the field's name.
-  virtual absl::StatusOr<InputTensor> Tensor(absl::string_view name, Held& held) const = 0;
+  virtual absl::StatusOr<InputTensor> Tensor(absl::string_view name, Held& held) = 0;
 };
 
 struct TensorExtent {
@@ -72,8 +72,7 @@ struct DecodedProblem {
 };
 
 // `request` is from RawMessage::ParseSkeleton. Calls CheckKnown. NOT_FOUND of `names`, without which nothing is named.
-absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, DataRule rule,
-                                             const Names* names = nullptr);
+absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, DataRule rule, Names* names = nullptr);
 
 // One tensor that stands alone, by the same rules, under `path` in errors; its extent joins `came`.
 absl::StatusOr<InputTensor> DecodeTensor(const v1::Tensor& tensor, absl::string_view path, DataRule rule,

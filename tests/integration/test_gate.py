@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2
 
 from aftermath import good_answer, random_request
 from attnd.v1 import attention_pb2 as pb
-from attnd.v1 import attention_pb2_grpc
+from attnd.v1 import attention_pb2_grpc, store_pb2
 from attnd_server import CALL_SECONDS_MAX, ROOT, AttndServer, eventually, health_pb2
 
 ATTENTION = "attnd.v1.AttentionService"
@@ -33,7 +33,7 @@ ANONYMOUS = {"methods": ["grpc.health.v1.Health/Check"]}
 def services():
     """Method -> whether it streams, (in, out), of every service in the project's .proto files."""
     methods = {}
-    for name, module in (("attention", pb), ("health", health_pb2)):
+    for module in (pb, store_pb2, health_pb2):
         file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
         for service in file.service:
             for method in service.method:
@@ -76,13 +76,14 @@ def outcome(channel, method, streams, name):
     """The code that a call with an empty message ends with; OK when it is let in and waits for more."""
     kind = {
         (False, False): channel.unary_unary,
+        (True, False): channel.stream_unary,
         (False, True): channel.unary_stream,
         (True, True): channel.stream_stream,
     }[streams]
     call = kind(f"/{method}", lambda message: message, lambda message: message)
     try:
-        if streams == (False, False):
-            call(b"", metadata=bearer(name), timeout=CALL_SECONDS_MAX)
+        if not streams[1]:
+            call(iter([b""]) if streams[0] else b"", metadata=bearer(name), timeout=CALL_SECONDS_MAX)
         else:
             answers = call(iter([b""]) if streams[0] else b"", metadata=bearer(name), timeout=CALL_SECONDS_MAX)
             next(answers)
