@@ -1,5 +1,4 @@
-// Attend: one message in, one message out. The reaction parses and admits; the pool computes straight into the answer.
-// Thread rule: made by gRPC's threads, finished by a worker of the pool.
+// Attend: one AttendRequest in, one AttendResponse out; the native door.
 #pragma once
 
 #include "server/call.h"

@@ -1,18 +1,15 @@
 #include "server/attend_stream.h"
 
-#include <atomic>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/clock.h"
-#include "server/log.h"
+#include "server/message_stream.h"
 #include "server/receive.h"
 #include "server/recent_ids.h"
 #include "server/stream_problem.h"
@@ -23,139 +20,39 @@
 namespace attnd::server {
 namespace {
 
-constexpr std::int64_t kMessageOverheadBytes = 256;  // what a queued message costs beside its bytes
-
-absl::Status GoneAway() { return absl::CancelledError("the caller cancelled or went away"); }
-
-// One stream. It keeps itself alive until gRPC is done with it; jobs and the stall watch hold references too.
-//
-// Locks: mutex_ may be held while the pool's lock is taken, never the other way round; HasRoom, which the pool calls
-// under its lock, reads atomics only. gRPC's operations are started under mutex_, or by the Sender while writing_ is
-// set, and never run a reaction inside.
-class StreamCall final : public CallReactor,
-                         public Watched,
-                         public BlockWriter,
-                         public std::enable_shared_from_this<StreamCall> {
+// Locks: see message_stream.h.
+class StreamCall final : public MessageStream, public BlockWriter {
  public:
   StreamCall(Engine& engine, CallContext* context, CallHead head)
-      : engine_(engine),
-        context_(context),
-        head_(std::move(head)),
-        account_(head_.AccountIn(engine)),
-        queue_bytes_max_(StreamQueueBytes(engine.config)) {}
-
-  void Start() {
-    keep_ = shared_from_this();
-    absl::StatusOr<Lifecycle::Work> work = engine_.lifecycle.Enter();
-    absl::StatusOr<OpenCalls::Place> place = engine_.open_streams.Enter(head_.peer);
-    const std::lock_guard lock(mutex_);
-    if (!work.ok()) return FinishLocked(work.status());
-    work_ = *std::move(work);
-    if (!place.ok()) return FinishLocked(place.status());
-    place_ = *std::move(place);
-    last_message_ = Now();
-    engine_.watch.Add(weak_from_this());
-    StartRead(&incoming_);
-  }
-
-  void OnReadDone(bool ok) override {
-    asked_ |= ok;
-    if (!ok) return EndOfRequests();
-    const absl::Status status = CatchBadAlloc([this] { return ReadMessage(); });
-    const std::lock_guard lock(mutex_);
-    last_message_ = Now();
-    if (!status.ok()) DieLocked(status);
-    ReadNextLocked();
-    MaybeFinishLocked();
-  }
-
-  void OnWriteDone(bool ok) override {
-    Outgoing written;  // freed after the lock
-    const std::lock_guard lock(mutex_);
-    written = std::move(queue_.front());
-    queue_.pop_front();
-    writing_ = false;
-    LeaveLocked(written);
-    const std::int64_t before = queue_bytes_.fetch_sub(written.bytes);
-    if (!ok) DieLocked(GoneAway());
-    WriteNextLocked();
-    if (before >= queue_bytes_max_ && queue_bytes_ < queue_bytes_max_) WakeAllLocked();
-    if (read_paused_ && closings_queued_ <= engine_.config.problems_in_flight_max) {
-      read_paused_ = false;
-      for (const auto& [id, problem] : problems_) problem->last_piece = Now();
-      ReadNextLocked();
-    }
-    MaybeFinishLocked();
-  }
-
-  void OnCancel() override {
-    const std::lock_guard lock(mutex_);
-    DieLocked(Now() >= head_.deadline ? absl::DeadlineExceededError("the call's deadline passed") : GoneAway());
-    MaybeFinishLocked();
-  }
-
-  void OnDone() override {
-    if (!asked_) CountUnread(engine_, head_);
-    work_.reset();
-    place_.reset();
-    keep_.reset();  // the last act: this may be gone
-  }
-
-  void Tick(absl::Time now) override {
-    const std::lock_guard lock(mutex_);
-    if (finished_) return;
-    if (writing_ && now - write_started_ >= absl::Milliseconds(engine_.config.send_stall_ms)) {
-      DieLocked(absl::UnavailableError(
-          absl::StrCat("the peer has not read for ", engine_.config.send_stall_ms, " ms (send_stall_ms)")));
-      context_->TryCancel();
-    }
-    // What came of a message that is not whole is memory.
-    if (problems_.empty() && queue_.empty() &&
-        now - last_message_ >= absl::Milliseconds(engine_.config.connection_idle_ms)) {
-      DieLocked(absl::UnavailableError(
-          absl::StrCat("no message for ", engine_.config.connection_idle_ms, " ms (connection_idle_ms)")));
-    }
-    const auto problems = problems_;  // closing changes the map
-    for (const auto& [id, problem] : problems) TickProblemLocked(problem, now);
-    MaybeFinishLocked();
-  }
+      : MessageStream(engine, context, std::move(head)), account_(head_.AccountIn(engine)) {}
 
   void WriteBlock(grpc::ByteBuffer message) override {
     const std::lock_guard lock(mutex_);
     EnqueueLocked({.message = message});
   }
 
-  bool HasRoom() const override { return dead_ || queue_bytes_ < queue_bytes_max_; }
+  bool HasRoom() const override { return HasQueueRoom(); }
 
  private:
   using ProblemPtr = std::shared_ptr<StreamProblem>;
 
-  struct Outgoing {
-    grpc::ByteBuffer message;
-    // A closing holds its problem's memory until every block before it is sent.
-    std::shared_ptr<Reservation> held = nullptr;
-    std::int64_t bytes = 0;
-    std::optional<RequestRecord> closing = std::nullopt;  // of the problem that it closes
-    absl::Time queued_at = Now();
-  };
-
   // ---- what the peer sends ----
 
   // Parses what came. An error is the stream's: bytes that are no message belong to no problem.
-  absl::Status ReadMessage() {
+  absl::Status ReadMessage(grpc::ByteBuffer& incoming) override {
     Reservation held(account_);
-    const StreamMessagePeek peek = PeekStreamMessage(incoming_);
+    const StreamMessagePeek peek = PeekStreamMessage(incoming);
     // Pieces fill memory that was reserved with their header; a header's inline tensors come before its problem is
     // known.
-    if (const auto bytes = static_cast<std::int64_t>(incoming_.Length()); peek.is_header && bytes > kFreeMessageBytes) {
+    if (const auto bytes = static_cast<std::int64_t>(incoming.Length()); peek.is_header && bytes > kFreeMessageBytes) {
       if (absl::Status status = held.GrowTo("bytes of the header", bytes); !status.ok()) {
-        incoming_.Clear();
+        incoming.Clear();
         Refuse(peek.problem_id, status);
         return absl::OkStatus();
       }
     }
     v1::AttendStreamRequest message;
-    absl::StatusOr<RawMessage> raw = Receive(engine_, incoming_, message, held);
+    absl::StatusOr<RawMessage> raw = Receive(engine_, incoming, message, held);
     if (absl::IsResourceExhausted(raw.status())) {
       Refuse(peek.problem_id, raw.status());
       return absl::OkStatus();
@@ -203,7 +100,7 @@ class StreamCall final : public CallReactor,
     {
       const std::lock_guard lock(mutex_);
       recent_.Remove(id);
-      if (dead_) return;
+      if (dead()) return;
       problems_[id] = problem;
     }
     if (problem->complete()) RunProblem(problem);
@@ -241,25 +138,22 @@ class StreamCall final : public CallReactor,
     EndLocked(found->second, absl::CancelledError("cancelled by the caller"));
   }
 
-  // The peer has said all it will say.
-  void EndOfRequests() {
-    const std::lock_guard lock(mutex_);
-    read_ended_ = true;
-    if (context_->IsCancelled()) DieLocked(GoneAway());
+  void EndOfRequestsLocked() override {
     const auto problems = problems_;
     for (const auto& [id, problem] : problems) {
       if (problem->complete()) continue;
       EndLocked(problem,
                 absl::InvalidArgumentError(absl::StrCat("the stream's requests ended early; ", problem->Missing())));
     }
-    MaybeFinishLocked();
   }
 
-  void ReadNextLocked() {
-    if (dead_ || finished_ || read_ended_) return;
-    // A peer that makes closings faster than it reads them is not listened to until it has.
-    read_paused_ = closings_queued_ > 2 * engine_.config.problems_in_flight_max;
-    if (!read_paused_) StartRead(&incoming_);
+  bool IsFullLocked() const override {
+    // Resumed at half, so that it does not stop at each message.
+    return closings_queued_ > (read_paused() ? 1 : 2) * engine_.config.problems_in_flight_max;
+  }
+
+  void ReadResumedLocked() override {
+    for (const auto& [id, problem] : problems_) problem->last_piece = Now();
   }
 
   // ---- problems ----
@@ -271,7 +165,7 @@ class StreamCall final : public CallReactor,
       problem->running = true;
     }
     const absl::Status status = CatchBadAlloc([&] {
-      return problem->Run([self = shared_from_this(), problem](const AttentionReport& report) {
+      return problem->Run([self = Self(), problem](const AttentionReport& report) {
         self->engine_.sender.Do([self, problem, report] {
           const std::lock_guard lock(self->mutex_);
           self->CloseLocked(problem, report.status, &report);
@@ -353,100 +247,42 @@ class StreamCall final : public CallReactor,
                    .closing = std::move(record)});
   }
 
+  void TickLocked(absl::Time now) override {
+    const auto problems = problems_;  // closing changes the map
+    for (const auto& [id, problem] : problems) TickProblemLocked(problem, now);
+  }
+
   void TickProblemLocked(const ProblemPtr& problem, absl::Time now) {
     // The pool looks at a job that is held back only when told to.
-    if (problem->running && (dead_ || problem->stopper().token()->ShouldStop())) problem->stopper().Wake();
+    if (problem->running && (dead() || problem->stopper().token()->ShouldStop())) problem->stopper().Wake();
     if (problem->accepting || problem->complete()) return;  // its bytes are just coming, or came
     if (now >= problem->stopper().token()->deadline()) {
       return EndLocked(problem, absl::DeadlineExceededError(absl::StrCat(
                                     "the deadline passed while pieces were awaited; ", problem->Missing())));
     }
-    if (!read_paused_ && now - problem->last_piece >= absl::Milliseconds(engine_.config.receive_stall_ms)) {
+    if (!read_paused() && now - problem->last_piece >= absl::Milliseconds(engine_.config.receive_stall_ms)) {
       EndLocked(problem, absl::DeadlineExceededError(absl::StrCat("no piece for ", engine_.config.receive_stall_ms,
                                                                   " ms (receive_stall_ms); ", problem->Missing())));
     }
   }
 
-  void WakeAllLocked() {
+  void RoomLocked() override {
     for (const auto& [id, problem] : problems_) problem->stopper().Wake();
   }
 
-  // ---- what goes out ----
-
-  void EnqueueLocked(Outgoing outgoing) {
-    if (outgoing.closing) ++closings_queued_;
-    if (dead_ || finished_) return LeaveLocked(outgoing);
-    outgoing.bytes = static_cast<std::int64_t>(outgoing.message.Length()) + kMessageOverheadBytes;
-    queue_bytes_ += outgoing.bytes;
-    queue_.push_back(std::move(outgoing));
-    if (!writing_) WriteNextLocked();
-  }
-
-  // It was written, or never will be. A request is over when its closing leaves.
-  void LeaveLocked(Outgoing& outgoing) {
-    if (!outgoing.closing) return;
-    --closings_queued_;
-    outgoing.closing->sent = Now() - outgoing.queued_at;
-    outgoing.closing->total += outgoing.closing->sent;
-    engine_.Done(*outgoing.closing);
-  }
-
-  void WriteNextLocked() {
-    if (queue_.empty() || dead_ || finished_) return;
-    writing_ = true;
-    write_started_ = Now();
-    engine_.sender.Do([self = shared_from_this(), message = &queue_.front().message] { self->StartWrite(message); });
-  }
-
-  // Nothing that is said from here on reaches the peer: stop all work and free what can be freed.
-  void DieLocked(const absl::Status& reason) {
-    if (dead_ || finished_) return;
-    end_status_ = reason;
-    dead_ = true;
+  void EndAllLocked(const absl::Status& reason) override {
     const auto problems = problems_;
     for (const auto& [id, problem] : problems) EndLocked(problem, reason);
-    while (queue_.size() > (writing_ ? 1u : 0u)) {
-      queue_bytes_ -= queue_.back().bytes;
-      LeaveLocked(queue_.back());
-      queue_.pop_back();
-    }
   }
 
-  // Every way to the end goes through here: no job runs, no write is pending.
-  void MaybeFinishLocked() {
-    if (finished_ || writing_ || !problems_.empty()) return;
-    if (dead_) return FinishLocked(end_status_);
-    if (read_ended_) return FinishLocked(absl::OkStatus());
-    if (engine_.lifecycle.draining()) FinishLocked(Draining());
-  }
+  std::int64_t OpenLocked() const override { return static_cast<std::int64_t>(problems_.size()); }
 
-  void FinishLocked(const absl::Status& status) {
-    finished_ = true;
-    head_.pass = Pass();
-    Finish(ToGrpcStatus(status));
-  }
+  std::shared_ptr<StreamCall> Self() { return std::static_pointer_cast<StreamCall>(shared_from_this()); }
 
-  Engine& engine_;
-  CallContext* const context_;  // valid until finished_
-  CallHead head_;
   const std::shared_ptr<Account> account_;
-  const std::int64_t queue_bytes_max_;
-  std::shared_ptr<StreamCall> keep_;
-  Lifecycle::Work work_;
-  OpenCalls::Place place_;
-  grpc::ByteBuffer incoming_;
-  bool asked_ = false;  // a message came; of the reading side
-
-  std::mutex mutex_;
+  // Guarded by mutex_.
   std::map<std::uint64_t, ProblemPtr> problems_;
   RecentIds recent_;
-  std::deque<Outgoing> queue_;  // the front is being written while writing_
-  std::int64_t closings_queued_ = 0;
-  absl::Time write_started_, last_message_;
-  absl::Status end_status_;
-  bool writing_ = false, read_paused_ = false, read_ended_ = false, finished_ = false;
-  std::atomic<bool> dead_{false};  // written under mutex_
-  std::atomic<std::int64_t> queue_bytes_{0};
 };
 
 }  // namespace

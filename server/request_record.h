@@ -22,10 +22,13 @@ struct RequestRecord {
   std::string request_id;   // x-request-id as it came, or made here
   std::string traceparent;  // W3C, as it came; empty without
   std::string shape;        // empty where no problem was understood
+  // Of a problem that came by the Open Inference Protocol, once its model is known; empty for others.
+  std::string model, model_version;
   absl::Status status;
   // From the call's headers (a problem's header) to its last byte; until computing began; computing; from then until
   // gRPC had taken the whole answer; from the last byte to the end.
   absl::Duration received, queued, computed, sent, total;
+  absl::Duration read;  // of `queued`, until its message was understood and its tensors copied; 0 on AttendStream
   std::int64_t request_bytes = 0, reply_bytes = 0;
   std::int64_t memory_bytes = 0;         // reserved for it
   absl::Duration worked;                 // of all compute threads

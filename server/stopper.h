@@ -16,7 +16,19 @@ class Stopper {
   Stopper(Executor& executor, absl::Time deadline)
       : executor_(executor), token_(std::make_shared<CancelToken>(deadline)) {}
 
-  const std::shared_ptr<CancelToken>& token() const { return token_; }
+  std::shared_ptr<CancelToken> token() const {
+    const std::lock_guard lock(mutex_);
+    return token_;
+  }
+
+  // Before the token is handed to a job: the problem ends by `deadline` where that is earlier than its own.
+  void EndBy(absl::Time deadline) {
+    const std::lock_guard lock(mutex_);
+    if (deadline >= token_->deadline()) return;
+    auto earlier = std::make_shared<CancelToken>(deadline);
+    if (absl::Status status = token_->status(); !status.ok()) earlier->Cancel(std::move(status));
+    token_ = std::move(earlier);
+  }
 
   // The job that the token belongs to, once it was submitted. It is looked at once more: until now a Wake found nobody.
   void Set(std::shared_ptr<Job> job) {
@@ -29,7 +41,10 @@ class Stopper {
 
   // The first reason wins.
   void Stop(absl::Status reason) {
-    token_->Cancel(std::move(reason));
+    {
+      const std::lock_guard lock(mutex_);
+      token_->Cancel(std::move(reason));
+    }
     Wake();
   }
 
@@ -45,8 +60,8 @@ class Stopper {
 
  private:
   Executor& executor_;
-  const std::shared_ptr<CancelToken> token_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<CancelToken> token_;  // guarded by mutex_, like the next
   std::shared_ptr<Job> job_;
 };
 
