@@ -113,6 +113,7 @@ void UnaryCall::Tick(absl::Time now) {
         state_ == State::kReading && asked_ && now - whole_at_ >= absl::Milliseconds(engine_.config.receive_stall_ms);
   }
   if (stalled) return;
+  TickAnswering();
   if (engine_.lifecycle.draining()) {
     EndUnread(Draining());
   } else if (now >= deadline_) {

@@ -60,6 +60,8 @@ class UnaryCall : public CallReactor, public Watched, public std::enable_shared_
   virtual absl::Status AnswerEnd() { return absl::OkStatus(); }
   // The answer is not wanted any more.
   virtual void Stop(absl::Status) {}
+  // Now and then while it is made.
+  virtual void TickAnswering() {}
   // Nothing of this call is needed any more.
   virtual void Release() {}
 

@@ -19,6 +19,7 @@
 #include "server/connections.h"
 #include "server/flags.h"
 #include "server/idle_memory.h"
+#include "server/inference/model_statistics.h"
 #include "server/lifecycle.h"
 #include "server/metrics.h"
 #include "server/open_calls.h"
@@ -41,6 +42,7 @@ class Engine {
   const absl::Time started = Now();
   Metrics metrics;
   RequestTable requests;
+  ModelStatistics model_statistics;
   Lifecycle lifecycle;
   OpenCalls open_calls;
   OpenCalls open_streams;  // AttendStream calls

@@ -13,6 +13,8 @@
 #include "core/clock.h"
 #include "server/attend.h"
 #include "server/attend_stream.h"
+#include "server/inference/infer.h"
+#include "server/inference/models.h"
 #include "server/plan_info.h"
 #include "server/reflection.h"
 #include "server/small_call.h"
@@ -54,6 +56,16 @@ const std::vector<Gate::Method>& Gate::Methods() {
       {"attnd.v1.StoreService/GetTensor", "GetTensor", &Gate::Start<&StartGetTensor>},
       {"attnd.v1.StoreService/ListTensors", "ListTensors", &Gate::Start<&StartListTensors>},
       {"attnd.v1.StoreService/DeleteTensor", "DeleteTensor", &Gate::Start<&StartDeleteTensor>},
+      {"inference.GRPCInferenceService/ServerLive", "ServerLive", &Gate::ServerLive},
+      {"inference.GRPCInferenceService/ServerReady", "ServerReady", &Gate::ServerReady},
+      {"inference.GRPCInferenceService/ModelReady", "ModelReady", &Gate::ModelReady},
+      {"inference.GRPCInferenceService/ServerMetadata", "ServerMetadata", &Gate::ServerMetadata},
+      {"inference.GRPCInferenceService/ModelMetadata", "ModelMetadata", &Gate::ModelMetadata},
+      {"inference.GRPCInferenceService/ModelInfer", "ModelInfer", &Gate::ModelInfer},
+      {"inference.GRPCInferenceService/ModelStreamInfer", "ModelStreamInfer", &Gate::ModelStreamInfer},
+      {"inference.GRPCInferenceService/ModelConfig", "ModelConfig", &Gate::ModelConfig},
+      {"inference.GRPCInferenceService/ModelStatistics", "ModelStatistics", &Gate::ModelStatistics},
+      {"inference.GRPCInferenceService/RepositoryIndex", "RepositoryIndex", &Gate::RepositoryIndex},
       {"grpc.health.v1.Health/Check", "Check", &Gate::HealthCheck},
       {"grpc.health.v1.Health/Watch", "Watch", &Gate::HealthWatch},
       {"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "ServerReflectionInfo",
@@ -132,6 +144,61 @@ CallReactor* Gate::Info(CallContext* context, CallHead head) {
   return StartSmallCall<v1::InfoRequest>(engine_, context, std::move(head), [this](const v1::InfoRequest&) {
     return absl::StatusOr<v1::InfoResponse>(AnswerInfo(engine_));
   });
+}
+
+CallReactor* Gate::ServerLive(CallContext* context, CallHead head) {
+  return StartSmallCall<inference::ServerLiveRequest>(
+      engine_, context, std::move(head), [](const inference::ServerLiveRequest&) { return AnswerServerLive(); });
+}
+
+CallReactor* Gate::ServerReady(CallContext* context, CallHead head) {
+  return StartSmallCall<inference::ServerReadyRequest>(
+      engine_, context, std::move(head),
+      [this](const inference::ServerReadyRequest&) { return AnswerServerReady(engine_); });
+}
+
+CallReactor* Gate::ModelReady(CallContext* context, CallHead head) {
+  return StartSmallCall<inference::ModelReadyRequest>(
+      engine_, context, std::move(head),
+      [this](const inference::ModelReadyRequest& request) { return AnswerModelReady(engine_, request); });
+}
+
+CallReactor* Gate::ServerMetadata(CallContext* context, CallHead head) {
+  return StartSmallCall<inference::ServerMetadataRequest>(
+      engine_, context, std::move(head),
+      [](const inference::ServerMetadataRequest&) { return AnswerServerMetadata(); });
+}
+
+CallReactor* Gate::ModelMetadata(CallContext* context, CallHead head) {
+  return StartSmallCall<inference::ModelMetadataRequest>(
+      engine_, context, std::move(head),
+      [this](const inference::ModelMetadataRequest& request) { return AnswerModelMetadata(engine_, request); });
+}
+
+CallReactor* Gate::ModelInfer(CallContext* context, CallHead head) {
+  return StartModelInfer(engine_, context, std::move(head));
+}
+
+CallReactor* Gate::ModelStreamInfer(CallContext* context, CallHead head) {
+  return StartModelStreamInfer(engine_, context, std::move(head));
+}
+
+CallReactor* Gate::ModelConfig(CallContext* context, CallHead head) {
+  return StartSmallCall<inference::ModelConfigRequest>(
+      engine_, context, std::move(head),
+      [this](const inference::ModelConfigRequest& request) { return AnswerModelConfig(engine_, request); });
+}
+
+CallReactor* Gate::ModelStatistics(CallContext* context, CallHead head) {
+  return StartSmallCall<inference::ModelStatisticsRequest>(
+      engine_, context, std::move(head),
+      [this](const inference::ModelStatisticsRequest& request) { return AnswerModelStatistics(engine_, request); });
+}
+
+CallReactor* Gate::RepositoryIndex(CallContext* context, CallHead head) {
+  return StartSmallCall<inference::RepositoryIndexRequest>(
+      engine_, context, std::move(head),
+      [this](const inference::RepositoryIndexRequest& request) { return AnswerRepositoryIndex(engine_, request); });
 }
 
 CallReactor* Gate::HealthCheck(CallContext* context, CallHead head) {

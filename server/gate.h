@@ -36,6 +36,16 @@ class Gate final : public grpc::CallbackGenericService {
   }
   CallReactor* Plan(CallContext* context, CallHead head);
   CallReactor* Info(CallContext* context, CallHead head);
+  CallReactor* ServerLive(CallContext* context, CallHead head);
+  CallReactor* ServerReady(CallContext* context, CallHead head);
+  CallReactor* ModelReady(CallContext* context, CallHead head);
+  CallReactor* ServerMetadata(CallContext* context, CallHead head);
+  CallReactor* ModelMetadata(CallContext* context, CallHead head);
+  CallReactor* ModelInfer(CallContext* context, CallHead head);
+  CallReactor* ModelStreamInfer(CallContext* context, CallHead head);
+  CallReactor* ModelConfig(CallContext* context, CallHead head);
+  CallReactor* ModelStatistics(CallContext* context, CallHead head);
+  CallReactor* RepositoryIndex(CallContext* context, CallHead head);
   CallReactor* HealthCheck(CallContext* context, CallHead head);
   CallReactor* HealthWatch(CallContext* context, CallHead head);
 

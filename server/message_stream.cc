@@ -15,10 +15,7 @@ absl::Status GoneAway() { return absl::CancelledError("the caller cancelled or w
 }  // namespace
 
 MessageStream::MessageStream(Engine& engine, CallContext* context, CallHead head)
-    : engine_(engine),
-      head_(std::move(head)),
-      context_(context),
-      queue_bytes_max_(StreamQueueBytes(engine.config)) {}
+    : engine_(engine), head_(std::move(head)), context_(context), queue_bytes_max_(StreamQueueBytes(engine.config)) {}
 
 void MessageStream::Start() {
   keep_ = shared_from_this();

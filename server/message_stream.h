@@ -1,11 +1,11 @@
 // A call of many messages both ways: reading, answering and writing go on at the same time. This is what every such
-// call shares: its start, the queue of what goes out, and its ends (a peer that does not read or says nothing, a cancel, a
-// drain). What messages mean is for those who derive from it.
+// call shares: its start, the queue of what goes out, and its ends (a peer that does not read or says nothing, a
+// cancel, a drain). What messages mean is for those who derive from it.
 //
-// Thread rule: reactions on gRPC's threads, answers from any, ticks from the stall watch; one mutex inside. mutex_ may be
-// held while the pool's lock is taken, never the other way round; HasRoom, which the pool calls under its lock, reads
-// atomics only. gRPC's operations are started under mutex_, or by the Sender while writing_ is set, and never run a
-// reaction inside.
+// Thread rule: reactions on gRPC's threads, answers from any, ticks from the stall watch; one mutex inside. mutex_ may
+// be held while the pool's lock is taken, never the other way round; HasRoom, which the pool calls under its lock,
+// reads atomics only. gRPC's operations are started under mutex_, or by the Sender while writing_ is set, and never run
+// a reaction inside.
 #pragma once
 
 #include <atomic>

@@ -24,10 +24,12 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 
 constexpr absl::string_view kMethods[] = {
-    "Attend",    "AttendStream",  "Plan",      "Info",        "Check",        "Watch", "ServerReflectionInfo",
-    "PutTensor", "AppendTensors", "GetTensor", "ListTensors", "DeleteTensor", "other"};
+    "Attend",          "AttendStream",  "ModelInfer",     "ModelStreamInfer",     "Plan",         "Info",
+    "PutTensor",       "AppendTensors", "GetTensor",      "ListTensors",          "DeleteTensor", "ServerLive",
+    "ServerReady",     "ModelReady",    "ServerMetadata", "ModelMetadata",        "ModelConfig",  "ModelStatistics",
+    "RepositoryIndex", "Check",         "Watch",          "ServerReflectionInfo", "other"};
 constexpr std::size_t kMethodCount = std::size(kMethods);
-constexpr std::size_t kProblemMethodCount = 2;  // the first of them carry problems
+constexpr std::size_t kProblemMethodCount = 4;  // the first of them carry problems
 constexpr absl::string_view kIdentityClasses[] = {"anonymous", "token", "certificate"};
 constexpr std::size_t kCodeCount = 17;  // 0 to UNAUTHENTICATED, as gRPC numbers them
 constexpr absl::string_view kPaths[] = {"/metrics", "/healthz", "/readyz", "/statusz", "/loglevel", "other"};

@@ -25,12 +25,14 @@ absl::StatusOr<RawMessage> Receive(const Engine& engine, grpc::ByteBuffer& buffe
     return absl::ResourceExhaustedError(absl::StrCat(raw.status().message(), " (an eighth of message_bytes_max)"));
   }
   if (!raw.ok()) return raw.status();
-  if (const std::int64_t bytes = raw->skeleton_bytes(); bytes > kFreeMessageBytes) {
-    const absl::Status status = held.GrowTo("bytes of the parsed message", held.bytes() + kParsedBytesPerByte * bytes);
-    if (!status.ok()) return status;
-  }
+  if (absl::Status status = ReserveParsed(raw->skeleton_bytes(), held); !status.ok()) return status;
   if (absl::Status status = raw->ParseSkeleton(message); !status.ok()) return status;
   return raw;
+}
+
+absl::Status ReserveParsed(std::int64_t bytes, Reservation& held) {
+  if (bytes <= kFreeMessageBytes) return absl::OkStatus();
+  return held.GrowTo("bytes of the parsed message", held.bytes() + kParsedBytesPerByte * bytes);
 }
 
 }  // namespace attnd::server

@@ -19,4 +19,7 @@ constexpr std::int64_t kFreeMessageBytes = 64 << 10;
 absl::StatusOr<RawMessage> Receive(const Engine& engine, grpc::ByteBuffer& buffer, google::protobuf::Message& message,
                                    Reservation& held);
 
+// Before `bytes` of small fields take their parsed form, in a message or in lists. RESOURCE_EXHAUSTED.
+absl::Status ReserveParsed(std::int64_t bytes, Reservation& held);
+
 }  // namespace attnd::server

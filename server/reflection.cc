@@ -12,6 +12,7 @@
 #include "attnd/v1/store.pb.h"
 #include "core/clock.h"
 #include "grpc/health/v1/health.pb.h"
+#include "inference/inference.pb.h"
 #include "server/receive.h"
 #include "server/wire/encode.h"
 #include "server/wire/status.h"
@@ -25,8 +26,9 @@ using grpc::reflection::v1alpha::ServerReflectionRequest;
 using grpc::reflection::v1alpha::ServerReflectionResponse;
 
 // The files of the services that this server has.
-std::array<const FileDescriptor*, 4> ServiceFiles() {
+std::array<const FileDescriptor*, 5> ServiceFiles() {
   return {v1::AttendRequest::descriptor()->file(), v1::PutTensorRequest::descriptor()->file(),
+          inference::ModelInferRequest::descriptor()->file(),
           grpc::health::v1::HealthCheckRequest::descriptor()->file(), ServerReflectionRequest::descriptor()->file()};
 }
 

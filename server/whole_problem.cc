@@ -25,6 +25,7 @@ class ProblemCall final : public UnaryCall {
                           });
   }
   void Stop(absl::Status reason) override { problem_.Stop(std::move(reason)); }
+  void TickAnswering() override { problem_.Tick(); }
   void Release() override { problem_.Release(); }
 
   WholeProblem problem_;

@@ -58,6 +58,10 @@ class WholeProblem {
   // keeps this alive.
   absl::Status Start(grpc::ByteBuffer& message, absl::Time whole_at, Done done);
   void Stop(absl::Status reason) { stopper_.Stop(std::move(reason)); }
+  // Ends a job that still waits when its deadline has passed.
+  void Tick() {
+    if (stopper_.token()->ShouldStop()) stopper_.Wake();
+  }
 
   // The answer has left: nothing of this is needed any more.
   void Release();

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <map>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "attnd/v1/attention.pb.h"
 #include "attnd/v1/store.pb.h"
+#include "inference/inference.pb.h"
 
 namespace attnd {
 namespace {
@@ -256,9 +258,15 @@ DataExtent ExtentOf(const std::string& data) {
   return extent;
 }
 
+std::string FieldOf(const DataExtent& extent) {
+  if (extent.bytes == 0) return std::string();
+  return std::string(reinterpret_cast<const char*>(&extent), sizeof(extent));
+}
+
 absl::StatusOr<RawMessage> RawMessage::Split(grpc::ByteBuffer& buffer, const Descriptor& type,
                                              std::int64_t skeleton_bytes_max) {
-  static const TypeWalks walks({v1::AttendRequest::descriptor()->file(), v1::PutTensorRequest::descriptor()->file()});
+  static const TypeWalks walks({v1::AttendRequest::descriptor()->file(), v1::PutTensorRequest::descriptor()->file(),
+                                inference::ModelInferRequest::descriptor()->file()});
   RawMessage request;
   const auto bytes = static_cast<std::int64_t>(buffer.Length());
   if (bytes > 0 && !buffer.Dump(&request.slices_).ok()) return NoMessage(type);
@@ -277,6 +285,27 @@ absl::Status RawMessage::ParseSkeleton(google::protobuf::Message& message) {
   const bool parsed = message.ParseFromString(skeleton_);
   skeleton_ = std::string();
   return parsed ? absl::OkStatus() : NoMessage(*message.GetDescriptor());
+}
+
+DataExtent RawMessage::Append(OwnedBytes data) {
+  DataExtent extent{0, data.bytes};
+  for (const grpc::Slice& slice : slices_) extent.offset_bytes += static_cast<std::int64_t>(slice.size());
+  slices_.push_back(SliceOf(std::move(data)));
+  return extent;
+}
+
+void RawMessage::Read(const DataExtent& from, std::byte* to) const {
+  std::int64_t slice_start = 0;
+  for (const grpc::Slice& slice : slices_) {
+    const std::int64_t slice_end = slice_start + static_cast<std::int64_t>(slice.size());
+    const std::int64_t first = std::max(from.offset_bytes, slice_start);
+    const std::int64_t end = std::min(from.offset_bytes + from.bytes, slice_end);
+    if (first < end) {
+      std::memcpy(to + (first - from.offset_bytes), slice.begin() + (first - slice_start),
+                  static_cast<std::size_t>(end - first));
+    }
+    slice_start = slice_end;
+  }
 }
 
 void RawMessage::TakeOut(const std::vector<DataExtent>& extents,

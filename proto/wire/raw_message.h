@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "proto/wire/slice_writer.h"
 
 namespace attnd {
 
@@ -33,6 +34,8 @@ struct DataExtent {
 
 // What a `bytes` field of a message from ParseSkeleton says.
 DataExtent ExtentOf(const std::string& data);
+// The other way.
+std::string FieldOf(const DataExtent& extent);
 
 constexpr std::int64_t kNoSkeletonLimit = std::int64_t{1} << 40;
 
@@ -52,6 +55,12 @@ class RawMessage {
 
   // `message` is of Split's type. The skeleton is gone afterwards. INVALID_ARGUMENT.
   absl::Status ParseSkeleton(google::protobuf::Message& message);
+
+  // Bytes that came in the same message in another form: what they are from now on, beside the bytes fields.
+  DataExtent Append(OwnedBytes data);
+
+  // Copies a part while the slices stay.
+  void Read(const DataExtent& from, std::byte* to) const;
 
   // Hands over what extents of this message name, in the order in which it lies there: each part of extents[index] that
   // lies in one slice, cut anywhere. Each slice is given back when this has passed it, and none is left at the end.

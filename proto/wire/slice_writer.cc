@@ -19,6 +19,11 @@ void Release(void* owner) { delete static_cast<std::shared_ptr<const void>*>(own
 
 }  // namespace
 
+grpc::Slice SliceOf(OwnedBytes data) {
+  auto* owner = new std::shared_ptr<const void>(std::move(data.owner));
+  return grpc::Slice(const_cast<std::byte*>(data.data), static_cast<std::size_t>(data.bytes), &Release, owner);
+}
+
 std::string FieldHead(int field, std::size_t bytes) {
   std::string head;
   AppendVarint(static_cast<std::uint64_t>(field << 3 | 2), head);
@@ -31,8 +36,7 @@ void SliceWriter::Append(OwnedBytes data) {
     return Append(absl::string_view(reinterpret_cast<const char*>(data.data), static_cast<std::size_t>(data.bytes)));
   }
   Flush();
-  auto* owner = new std::shared_ptr<const void>(std::move(data.owner));
-  slices_.emplace_back(const_cast<std::byte*>(data.data), static_cast<std::size_t>(data.bytes), &Release, owner);
+  slices_.push_back(SliceOf(std::move(data)));
 }
 
 grpc::ByteBuffer SliceWriter::Finish() {

@@ -23,6 +23,9 @@ struct OwnedBytes {
   std::int64_t bytes = 0;
 };
 
+// A slice over the bytes, which keeps them alive.
+grpc::Slice SliceOf(OwnedBytes data);
+
 // The tag and length of a length-delimited field.
 std::string FieldHead(int field, std::size_t bytes);
 

@@ -16,7 +16,7 @@ TEST(ReflectionTest, EveryListedServiceHasItsFileWithAllImports) {
   ServerReflectionRequest list;
   list.set_list_services("");
   const ServerReflectionResponse services = AnswerReflection(list);
-  ASSERT_EQ(services.list_services_response().service_size(), 4);
+  ASSERT_EQ(services.list_services_response().service_size(), 5);
   for (const auto& service : services.list_services_response().service()) {
     ServerReflectionRequest request;
     request.set_file_containing_symbol(service.name());

@@ -1,0 +1,168 @@
+#include "server/inference/models.h"
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace attnd::server {
+namespace {
+
+constexpr std::size_t kNameBytesMax = 64;  // of what came, in an error
+
+std::string Quoted(absl::string_view name) {
+  return absl::StrCat("\"", absl::CEscape(name.substr(0, kNameBytesMax)), "\"");
+}
+
+// An output's shape as far as the model alone says it.
+std::vector<std::int64_t> OutputShape(ModelKind model, OutputKind kind) {
+  // With w_o the output is [B, N, d_out]; a weight set may have one.
+  const bool rank_3 = kind == OutputKind::kLse || (kind == OutputKind::kOutput && model == ModelKind::kWeightSet);
+  return std::vector<std::int64_t>(rank_3 ? 3 : 4, -1);
+}
+
+}  // namespace
+
+std::vector<Model> AllModels(const Engine&) {
+  return {{ModelKind::kAttention, "attention", "1"}, {ModelKind::kProjectedAttention, "projected_attention", "1"}};
+}
+
+absl::StatusOr<Model> FindModel(const Engine& engine, const std::string& name, const std::string& version) {
+  const std::vector<Model> models = AllModels(engine);
+  const Model* found = nullptr;
+  bool is_known = false;
+  for (const Model& model : models) {
+    if (model.name != name) continue;
+    is_known = true;
+    if (version.empty() || model.version == version) found = &model;  // the newest stands last
+  }
+  if (found != nullptr) return *found;
+  if (is_known) {
+    return absl::NotFoundError(absl::StrCat("model_version: ", Quoted(version), ", not among those of ", Quoted(name)));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("model_name: ", Quoted(name), ", expected attention, projected_attention or a weight set's name"));
+}
+
+absl::StatusOr<inference::ServerLiveResponse> AnswerServerLive() {
+  inference::ServerLiveResponse response;
+  response.set_live(true);
+  return response;
+}
+
+absl::StatusOr<inference::ServerReadyResponse> AnswerServerReady(const Engine& engine) {
+  inference::ServerReadyResponse response;
+  response.set_ready(!engine.lifecycle.draining());
+  return response;
+}
+
+absl::StatusOr<inference::ModelReadyResponse> AnswerModelReady(const Engine& engine,
+                                                               const inference::ModelReadyRequest& request) {
+  const absl::StatusOr<Model> model = FindModel(engine, request.name(), request.version());
+  inference::ModelReadyResponse response;
+  response.set_ready(model.ok() && !engine.lifecycle.draining());
+  return response;
+}
+
+absl::StatusOr<inference::ServerMetadataResponse> AnswerServerMetadata() {
+  inference::ServerMetadataResponse response;
+  response.set_name("attnd");
+  response.set_version(ATTND_VERSION);
+  for (const char* extension : {"binary_tensor_data", "parameters", "model_configuration", "statistics"}) {
+    response.add_extensions(extension);
+  }
+  return response;
+}
+
+absl::StatusOr<inference::ModelMetadataResponse> AnswerModelMetadata(const Engine& engine,
+                                                                     const inference::ModelMetadataRequest& request) {
+  const absl::StatusOr<Model> model = FindModel(engine, request.name(), request.version());
+  if (!model.ok()) return model.status();
+  inference::ModelMetadataResponse response;
+  response.set_name(model->name);
+  response.set_platform("attnd");
+  for (const Model& other : AllModels(engine)) {
+    if (other.name == model->name) response.add_versions(other.version);
+  }
+  const auto describe = [](absl::string_view name, DType dtype, const std::vector<std::int64_t>& shape,
+                           inference::ModelMetadataResponse::TensorMetadata& tensor) {
+    tensor.set_name(std::string(name));
+    tensor.set_datatype(std::string(DataTypeName(dtype)));
+    tensor.mutable_shape()->Add(shape.begin(), shape.end());
+  };
+  for (const Field& field : Fields()) {
+    if (!field.is_input || !Takes(model->kind, field)) continue;
+    describe(field.name, field.dtype, std::vector<std::int64_t>(static_cast<std::size_t>(field.rank), -1),
+             *response.add_inputs());
+  }
+  for (const OutputKind kind : OutputsOf(model->kind)) {
+    describe(OutputName(kind), DType::kFloat32, OutputShape(model->kind, kind), *response.add_outputs());
+  }
+  return response;
+}
+
+absl::StatusOr<inference::ModelConfigResponse> AnswerModelConfig(const Engine& engine,
+                                                                 const inference::ModelConfigRequest& request) {
+  inference::ModelMetadataRequest same;
+  same.set_name(request.name());
+  same.set_version(request.version());
+  const absl::StatusOr<inference::ModelMetadataResponse> metadata = AnswerModelMetadata(engine, same);
+  if (!metadata.ok()) return metadata.status();
+  const absl::StatusOr<Model> model = FindModel(engine, request.name(), request.version());
+  if (!model.ok()) return model.status();
+  inference::ModelConfigResponse response;
+  inference::ModelConfig& config = *response.mutable_config();
+  config.set_name(model->name);
+  config.set_platform(metadata->platform());
+  config.set_backend("attnd");
+  config.mutable_model_transaction_policy();  // not decoupled: one reply to a request
+  for (const auto& tensor : metadata->inputs()) {
+    inference::ModelInput& input = *config.add_input();
+    input.set_name(tensor.name());
+    input.set_data_type(ConfigDataType(*FindDataType(tensor.datatype())));
+    *input.mutable_dims() = tensor.shape();
+    input.set_optional(!IsRequired(model->kind, *FindField(model->kind, tensor.name(), /*is_input=*/true)));
+  }
+  for (const auto& tensor : metadata->outputs()) {
+    inference::ModelOutput& output = *config.add_output();
+    output.set_name(tensor.name());
+    output.set_data_type(ConfigDataType(*FindDataType(tensor.datatype())));
+    *output.mutable_dims() = tensor.shape();
+  }
+  return response;
+}
+
+absl::StatusOr<inference::ModelStatisticsResponse> AnswerModelStatistics(
+    const Engine& engine, const inference::ModelStatisticsRequest& request) {
+  inference::ModelStatisticsResponse response;
+  for (const Model& model : AllModels(engine)) {
+    if (!request.name().empty() && request.name() != model.name) continue;
+    if (!request.version().empty() && request.version() != model.version) continue;
+    *response.add_model_stats() = engine.model_statistics.Of(model.name, model.version);
+  }
+  if (!request.name().empty() && response.model_stats().empty()) {
+    return FindModel(engine, request.name(), request.version()).status();
+  }
+  return response;
+}
+
+absl::StatusOr<inference::RepositoryIndexResponse> AnswerRepositoryIndex(
+    const Engine& engine, const inference::RepositoryIndexRequest& request) {
+  if (!request.repository_name().empty()) {
+    return absl::NotFoundError(absl::StrCat("repository_name: ", Quoted(request.repository_name()),
+                                            ", expected none: there is one repository"));
+  }
+  inference::RepositoryIndexResponse response;
+  const bool ready = !engine.lifecycle.draining();
+  if (request.ready() && !ready) return response;
+  for (const Model& model : AllModels(engine)) {
+    inference::RepositoryIndexResponse::ModelIndex& index = *response.add_models();
+    index.set_name(model.name);
+    index.set_version(model.version);
+    index.set_state(ready ? "READY" : "UNAVAILABLE");
+    if (!ready) index.set_reason("draining");
+  }
+  return response;
+}
+
+}  // namespace attnd::server
