@@ -317,9 +317,7 @@ absl::Status SetOutputs(const ModelInferRequest& request, InferProblem& problem)
     const std::string where = In("outputs", output.name());
     const std::optional<OutputKind> kind = FindOutput(output.name());
     if (!kind.has_value()) {
-      return Refuse(where, "unknown, expected one of ",
-                    absl::StrJoin(OutputsOf(ModelKind::kProjectedAttention), ", ",
-                                  [](std::string* out, OutputKind known) { *out += OutputName(known); }));
+      return Refuse(where, "unknown, expected one of ", OutputNames());
     }
     if (std::find(problem.replied.begin(), problem.replied.end(), *kind) != problem.replied.end()) {
       return Refuse(where, "twice, expected each at most once");

@@ -124,19 +124,18 @@ std::string OutputName(OutputKind kind) {
 }
 
 std::optional<OutputKind> FindOutput(absl::string_view name) {
-  for (const OutputKind kind : OutputsOf(ModelKind::kProjectedAttention)) {
-    if (OutputName(kind) == name) return kind;
+  for (int number = 1; number < kOutputKindCount; ++number) {
+    if (OutputName(static_cast<OutputKind>(number)) == name) return static_cast<OutputKind>(number);
   }
   return std::nullopt;
 }
 
-std::vector<OutputKind> OutputsOf(ModelKind model) {
-  std::vector<OutputKind> kinds;
+std::string OutputNames() {
+  std::string names;
   for (int number = 1; number < kOutputKindCount; ++number) {
-    const auto kind = static_cast<OutputKind>(number);
-    if (model != ModelKind::kAttention || !IsProjected(kind)) kinds.push_back(kind);
+    absl::StrAppend(&names, number > 1 ? ", " : "", OutputName(static_cast<OutputKind>(number)));
   }
-  return kinds;
+  return names;
 }
 
 absl::Status InInferenceWords(const absl::Status& refusal) {

@@ -47,8 +47,8 @@ inference::DataType ConfigDataType(DType dtype);
 // "output", "weights", "lse", ...
 std::string OutputName(OutputKind kind);
 std::optional<OutputKind> FindOutput(absl::string_view name);
-// Every kind that the model can give.
-std::vector<OutputKind> OutputsOf(ModelKind model);
+// "output, weights, ...": every kind that there is.
+std::string OutputNames();
 
 // `refusal` with inputs["kv_len"] where it begins with options.kv_len, and so on for every field.
 absl::Status InInferenceWords(const absl::Status& refusal);
