@@ -1,0 +1,145 @@
+"""Arrays of anyone's kind into tensors of the wire, and back.
+
+Taken: NumPy arrays (with ml_dtypes.bfloat16), torch tensors of any device, whatever has `__array__` or `__dlpack__`, and
+nested lists of numbers with a point, which count as float32. Nothing here imports torch or ml_dtypes before
+somebody uses them.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnd import _contract, _wire
+from attnd._errors import Internal, InvalidArgument
+
+FLOATS = ("float32", "float16", "bfloat16", "float64")
+_TENSOR = _contract.message("Tensor")
+_DATA = _contract.number(_TENSOR, "data")
+_HALF = np.dtype("<u2")  # what bfloat16 travels through NumPy as where ml_dtypes is not there
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor that was put on the server under this name (Client.put_tensor), in place of an array."""
+
+    name: str
+
+
+@dataclass
+class Wire:
+    """An array as the wire has it: little-endian, row-major."""
+
+    dtype: str  # a name of the contract
+    shape: tuple[int, ...]
+    data: np.ndarray[Any, Any]  # contiguous; its bytes are the tensor's
+
+    def node(self) -> _wire.Node:
+        head = _TENSOR(dtype=_contract.DTYPES[self.dtype], shape=self.shape)
+        return _wire.Node(head, [("data", self.data)] if self.data.size else [])
+
+
+def node_of(tensor: Wire | Stored) -> _wire.Node:
+    return _wire.Node(_TENSOR(name=tensor.name)) if isinstance(tensor, Stored) else tensor.node()
+
+
+def torch_of(value: Any) -> Any | None:
+    """The torch module where `value` is a tensor of its."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and isinstance(value, torch.Tensor) else None
+
+
+def is_bool(value: Any) -> bool:
+    """Whether an attention mask says which keys take part, and is no bias."""
+    dtype = getattr(value, "dtype", None)
+    return np.asarray(value).dtype == bool if dtype is None else str(dtype).rpartition(".")[2] in ("bool", "bool_")
+
+
+def to_wire(name: str, value: Any, kinds: tuple[str, ...] = FLOATS) -> Wire:
+    """`value` as the tensor `name`, in its own type, which must be one of `kinds`."""
+    dtype, array = _elements(name, value)
+    if kinds == ("int64",) and array.dtype.kind in "iu":
+        dtype, array = "int64", array.astype("<i8", copy=False)
+    if dtype not in kinds:
+        raise InvalidArgument(f"{name}: dtype {dtype}, expected {' or '.join(kinds)}")
+    if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and sys.byteorder == "big"):
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return Wire(dtype, array.shape, np.ascontiguousarray(array))
+
+
+def _elements(name: str, value: Any) -> tuple[str, np.ndarray[Any, Any]]:
+    """The type's name and the elements; bfloat16 may come as its bits."""
+    torch = torch_of(value)
+    if torch is not None:
+        value = value.detach().cpu()
+        if value.dtype == torch.bfloat16:
+            return "bfloat16", value.contiguous().view(torch.int16).numpy().view(_HALF)
+        value = value.resolve_neg().numpy()
+    if not isinstance(value, np.ndarray):
+        try:
+            if hasattr(value, "__array__"):
+                value = np.asarray(value)
+            elif hasattr(value, "__dlpack__"):
+                value = np.from_dlpack(value)
+            else:  # numbers in lists
+                value = np.asarray(value)
+                value = value.astype(np.float32) if value.dtype.kind == "f" else value
+        except (TypeError, ValueError, RuntimeError, BufferError) as error:
+            raise InvalidArgument(f"{name}: {type(value).__name__} is no array: {error}") from error
+    return str(value.dtype.newbyteorder("=")), value
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """Of a dtype of the contract. ImportError for bfloat16 where ml_dtypes is missing."""
+    if dtype == "bfloat16":
+        import ml_dtypes  # only who gets bfloat16 needs it
+
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    return np.dtype(dtype).newbyteorder("<")
+
+
+def view(dtype: int, data: memoryview) -> np.ndarray[Any, Any]:
+    """A reply's elements where they lie, bfloat16 as its bits. Internal where they are no whole elements."""
+    name = _contract.DTYPE_NAMES.get(dtype)
+    if name is None:
+        raise Internal(f"the server answered in dtype {dtype}, which this client does not know")
+    kind = _HALF if name == "bfloat16" else numpy_dtype(name)
+    if len(data) % kind.itemsize:
+        raise Internal(f"the server answered {len(data)} bytes of {name}")
+    return np.frombuffer(data, kind)
+
+
+def shaped(elements: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Internal where the reply's bytes are not what its shape promises."""
+    try:
+        return elements.reshape(shape)
+    except ValueError as error:
+        raise Internal(f"the server answered {elements.size} elements for {shape_text(shape)}") from error
+
+
+def give(dtype: int, array: np.ndarray[Any, Any], like: Any) -> Any:
+    """A reply's array, bfloat16 still as its bits, for the caller: a torch tensor on `like`'s device where that is one."""
+    name = _contract.DTYPE_NAMES[dtype]
+    torch = torch_of(like)
+    if torch is None:
+        return array.view(numpy_dtype(name)) if name == "bfloat16" else array
+    if name == "bfloat16":
+        tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    else:
+        tensor = torch.from_numpy(array)
+    return tensor.to(like.device)
+
+
+def read_tensor(message: memoryview) -> tuple[int, np.ndarray[Any, Any]]:
+    """dtype and array of a Tensor message; the array is a copy, aligned and writable."""
+    rest, data = _wire.take(message, _DATA)
+    tensor = _TENSOR.FromString(rest)
+    return tensor.dtype, shaped(view(tensor.dtype, data), tuple(tensor.shape)).copy()
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"

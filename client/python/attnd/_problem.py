@@ -1,0 +1,390 @@
+"""One attention problem: the caller's keywords into the wire's request, and the answer back in the caller's rank.
+
+Names used in every comment: B sequences, Hq query heads, Hkv key/value heads, Nq query rows, Nk keys, d_k the width of a
+query and a key, d_v the width of a value. Row i of sequence b stands at position p = i + q_offset[b].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypedDict, Unpack
+
+import numpy as np
+
+from attnd import _arrays, _contract, _wire
+from attnd._arrays import FLOATS, Stored, Wire
+from attnd._errors import Internal, InvalidArgument, reading
+
+# An array of anyone's kind (see attnd._arrays), or a tensor that the server has.
+Tensor = Any
+
+Output = Literal[
+    "output",
+    "weights",
+    "lse",
+    "scores_dot",
+    "scores_scaled",
+    "scores_capped",
+    "scores_biased",
+    "projected_q",
+    "projected_k",
+    "projected_v",
+]
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary position embedding of q and k; never changes causal, window or ALiBi."""
+
+    rotary_dim: int  # even, 2 to d_k: the first rotary_dim coordinates turn
+    style: Literal["half", "interleaved"] = "half"  # x[t] with x[t + rotary_dim / 2], or x[2t] with x[2t + 1]
+    rope_base: float | None = None  # absent: 10000
+    q_positions: Tensor = None  # [B, Nq] integers; absent: p
+    k_positions: Tensor = None  # [B, Nk] integers; absent: the key's index
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Weights that make q, k and v of x [B, N, d_model]: Q = X W_Q + b_Q, head h its columns in order."""
+
+    q_heads: int  # Hq
+    kv_heads: int  # Hkv, divides Hq
+    w_q: Tensor  # [d_model, Hq * d_k]
+    w_k: Tensor  # [d_model, Hkv * d_k]
+    w_v: Tensor  # [d_model, Hkv * d_v]
+    b_q: Tensor = None  # [Hq * d_k]
+    b_k: Tensor = None  # [Hkv * d_k]
+    b_v: Tensor = None  # [Hkv * d_v]
+    w_o: Tensor = None  # [Hq * d_v, d_out]: then the output is [B, N, d_out]
+    b_o: Tensor = None  # [d_out], only with w_o
+    weights_transposed: bool = False  # every w_* is [out, in], as PyTorch's Linear keeps it
+
+
+class Options(TypedDict, total=False):
+    """The keywords of `attend` beside q, k and v. Absent means as the contract says; nothing is ignored."""
+
+    x: Tensor  # [B, N, d_model] or [N, d_model], in place of q, k and v, with projection or weight_set
+    projection: Projection
+    weight_set: str | tuple[str, int]  # one that the server has: its name (the newest), or name and version
+    outputs: Output | Iterable[Output]  # beside the output, which always comes: "lse", "weights", "scores_dot", ...
+    scale: float | None  # multiplies q . k; absent: 1 / sqrt(d_k); 0 and negative mean what they say
+    causal: bool  # key j is allowed when j <= p
+    window_left: int | None  # >= 0: key j is allowed when j >= p - window_left
+    window_right: int | None  # >= 0: key j is allowed when j <= p + window_right
+    q_offset: int | Sequence[int] | None  # of each sequence, or of all; absent: the last query sees the last key
+    q_len: int | Sequence[int] | None  # rows beyond are 0 with LSE -inf
+    kv_len: int | Sequence[int] | None  # keys beyond are excluded
+    lengths: int | Sequence[int] | None  # only with x: q_len and kv_len together
+    mask: Tensor  # bool, rank 1 to 4, broadcast from the right to [B, Hq, Nq, Nk]; True: allowed
+    bias: Tensor  # float, broadcast likewise, added after soft cap and ALiBi; exactly -inf excludes
+    softcap: float | None  # > 0: s becomes softcap * tanh(s / softcap)
+    alibi_slopes: Sequence[float] | None  # Hq of them: s becomes s - slope * |p - j|
+    sinks: Sequence[float] | None  # Hq logits that take weight and have no value; -inf: none
+    rotary: Rotary | None
+    page_table: Tensor  # [B, T] integers: k and v are pages, [P, Hkv, R, d] or by layout
+    layout: Literal["bhnd", "bnhd"]  # of q, k, v and the output
+    output_dtype: Literal["float32", "float16", "bfloat16", "float64"]  # absent: q's or x's
+    mode: Literal["tiled", "reference"]  # "reference": the formula in float64, slow; takes float64 tensors
+    priority: Literal["low", "normal", "high"]  # what share of the server it gets; never changes an answer
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a problem took, by the server."""
+
+    queue_us: int  # microseconds from the moment it could start to the first unit of work
+    compute_us: int  # microseconds from the first unit of work to the last
+    total_us: int  # microseconds from the arrival of the last byte to the answer being ready
+    flops: int
+    nonfinite_rows: int  # rows (b, h, i) with a NaN or an infinity in the output
+    q_offset: tuple[int, ...]  # the B values that were used
+    threads: int  # compute threads the server has
+    memory_bytes: int  # reserved for this problem while it ran
+    slices: int  # turns that compute threads took at it
+    threads_used: int
+    worked_us: int  # microseconds that compute threads worked at it, added up
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Arrays of NumPy, or of torch where q (or x) is a torch tensor, in q's rank; None for what was not asked for."""
+
+    output: Any  # [B, Hq, Nq, d_v], by layout [B, Nq, Hq, d_v], or [B, N, d_out] with w_o
+    weights: Any = None  # [B, Hq, Nq, Nk] float32; excluded entries are exactly 0
+    lse: Any = None  # [B, Hq, Nq] float32 (float64 in reference mode)
+    scores: Mapping[str, Any] = field(default_factory=dict)  # "dot", "scaled", "capped", "biased": [B, Hq, Nq, Nk]
+    projected: Mapping[str, Any] = field(default_factory=dict)  # "q", "k", "v": [B, H, N, d] float32
+    statistics: Statistics | None = None
+
+
+_REQUEST = _contract.message("AttendRequest")
+_OPTIONS = _contract.message("Options")
+_ROTARY = _contract.message("Rotary")
+_PROJECTION = _contract.message("Projection")
+_RESPONSE = _contract.message("AttendResponse")
+_NAMED = _contract.message("NamedTensor")
+_STATISTICS = _contract.message("Statistics")
+_OUTPUT_FIELD, _EXTRAS_FIELD, _STATISTICS_FIELD = (
+    _contract.number(_RESPONSE, name) for name in ("output", "extras", "statistics")
+)
+_TENSOR_FIELD = _contract.number(_NAMED, "tensor")
+_PLAIN = ("causal", "window_left", "window_right", "scale", "softcap")
+_PER_SEQUENCE = ("q_offset", "q_len", "kv_len", "lengths")
+_PER_HEAD = ("alibi_slopes", "sinks")
+_ENUMS = {"layout": _contract.LAYOUTS, "output_dtype": _contract.DTYPES, "mode": _contract.MODES}
+
+
+@dataclass
+class Problem:
+    """What goes out, and what is known of what comes back."""
+
+    request: _wire.Node
+    like: Any  # q or x: whose kind of array the answer is
+    rank: int  # of q or x as the caller has it
+    layout: str
+    from_x: bool
+    has_w_o: bool | None  # None: as the weight set has it
+    message_bytes: int  # of tensors, there or back, whichever are more, as far as shapes are known here
+
+    def restored(self, kind: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A reply's array of full rank without the dimensions that the caller's arrays do not have."""
+        if kind == "output" and self.from_x and array.ndim == 3:
+            dimensions = "bnc"  # with w_o
+        elif kind == "output" and self.layout == "bnhd":
+            dimensions = "bnhc"
+        else:
+            dimensions = "bhn" if kind == "lse" else "bhnc"
+        if array.ndim != len(dimensions):
+            raise Internal(f"the server answered {kind} of shape {_arrays.shape_text(array.shape)}")
+        gone = ("b" if self.rank == 2 else "") if self.from_x else {2: "bh", 3: "h"}.get(self.rank, "")
+        return np.squeeze(array, tuple(axis for axis, letter in enumerate(dimensions) if letter in gone))
+
+    def pin(self, weight_set: Any) -> None:
+        """Holds the problem to this version of its weight set, whose tensors say what an output is."""
+        self.request.head.weight_set.version = weight_set.version
+        self.has_w_o = "w_o" in weight_set.shapes
+
+    def in_reply_order(self, kind: str, blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """What a stream's blocks made, [B, H, N, columns], in the order of an Attend's reply."""
+        if kind == "lse":
+            return blocks[..., 0]
+        if kind == "output" and self.has_w_o:
+            return blocks[:, 0]
+        return blocks.swapaxes(1, 2) if kind == "output" and self.layout == "bnhd" else blocks
+
+    def answer(self, tensors: Mapping[str, tuple[int, np.ndarray[Any, Any]]], statistics: Any) -> Answer:
+        """Of a reply's tensors by name: (dtype, array of full rank)."""
+        if "output" not in tensors:
+            raise Internal("the server answered without an output")
+        given = {
+            kind: _arrays.give(dtype, self.restored(kind, array), self.like)
+            for kind, (dtype, array) in tensors.items()
+        }
+        return Answer(
+            output=given["output"],
+            weights=given.get("weights"),
+            lse=given.get("lse"),
+            scores={kind.removeprefix("scores_"): array for kind, array in given.items() if kind.startswith("scores_")},
+            projected={
+                kind.removeprefix("projected_"): array for kind, array in given.items() if kind.startswith("projected_")
+            },
+            statistics=record(Statistics, statistics),
+        )
+
+    def read(self, reply: bytes) -> Answer:
+        """Of an AttendResponse."""
+        tensors: dict[str, tuple[int, np.ndarray[Any, Any]]] = {}
+        statistics = _STATISTICS()
+        with reading():
+            for number, value, _ in _wire.fields(memoryview(reply)):
+                if isinstance(value, int):
+                    continue
+                if number == _OUTPUT_FIELD:
+                    tensors["output"] = _arrays.read_tensor(value)
+                elif number == _EXTRAS_FIELD:
+                    rest, tensor = _wire.take(value, _TENSOR_FIELD)
+                    tensors[output_name(_NAMED.FromString(rest).kind)] = _arrays.read_tensor(tensor)
+                elif number == _STATISTICS_FIELD:
+                    statistics = _STATISTICS.FromString(bytes(value))
+        return self.answer(tensors, statistics)
+
+
+def output_name(kind: Any) -> str:
+    if kind not in _contract.OUTPUT_NAMES:
+        raise Internal(f"the server answered output kind {kind}, which this client does not know")
+    return _contract.OUTPUT_NAMES[kind]
+
+
+def record(kind: Any, message: Any, **others: Any) -> Any:
+    """A dataclass of a message's fields of the same names."""
+    values = dict(others)
+    for name in (field.name for field in fields(kind) if field.name not in others):
+        value = getattr(message, name)
+        values[name] = value if isinstance(value, (int, float, str, bool)) else tuple(value)
+    return kind(**values)
+
+
+def sdpa(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Problem:
+    """PyTorch's scaled_dot_product_attention as a problem."""
+    if dropout_p != 0:
+        raise InvalidArgument(f"dropout_p: {dropout_p}, expected 0: nothing is dropped at random here")
+    if is_causal and attn_mask is not None:
+        raise InvalidArgument("attn_mask: given together with is_causal, expected one of them")
+    heads = {name: np.shape(array)[1] for name, array in (("query", query), ("key", key), ("value", value))
+             if np.ndim(array) == 4}
+    if not enable_gqa and len(set(heads.values())) > 1:
+        raise InvalidArgument(f"heads: {heads}, expected the same count everywhere without enable_gqa")
+    options: Options = {"scale": scale}
+    if is_causal:
+        options |= {"causal": True, "q_offset": 0}
+    if attn_mask is not None:
+        options |= {"mask": attn_mask} if _arrays.is_bool(attn_mask) else {"bias": attn_mask}
+    return problem(query, key, value, **options)
+
+
+def problem(q: Tensor = None, k: Tensor = None, v: Tensor = None, **options: Unpack[Options]) -> Problem:
+    """InvalidArgument where arrays are of the wrong kind or rank; what they mean together is the server's to judge."""
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if unknown := given.keys() - Options.__annotations__.keys():
+        raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
+    layout = given.get("layout", "bhnd")
+    tensors = {name: _tensor(name, array) for name, array in (("q", q), ("k", k), ("v", v), ("x", given.get("x")))
+               if array is not None}
+    rank = _lift(tensors, layout)
+    lead = tensors.get("x") or tensors.get("q")
+    batch = lead.shape[0] if isinstance(lead, Wire) else None
+    request = _wire.Node(_REQUEST())
+    request.parts += [(name, _arrays.node_of(tensor)) for name, tensor in tensors.items()]
+    weights = given.get("projection")
+    if weights is not None:
+        request.parts.append(("projection", projection_node(weights)))
+    if "weight_set" in given:
+        name, version = (given["weight_set"], 0) if isinstance(given["weight_set"], str) else given["weight_set"]
+        request.head.weight_set.name, request.head.weight_set.version = name, version
+    if "priority" in given:
+        request.head.priority = _enum("priority", given["priority"], _contract.PRIORITIES)
+    outputs = given.get("outputs", ())
+    outputs = dict.fromkeys([outputs] if isinstance(outputs, str) else outputs)
+    wanted = [_enum("outputs", name, _contract.OUTPUTS) for name in outputs if name != "output"]
+    request.head.outputs.extend(wanted)
+    request.parts.append(("options", _options_node(given, rank, batch)))
+    sent = sum(tensor.data.nbytes for tensor in tensors.values() if isinstance(tensor, Wire))
+    return Problem(
+        request=request,
+        like=q if given.get("x") is None else given["x"],
+        rank=rank,
+        layout=layout,
+        from_x="x" in tensors,
+        has_w_o=None if "weight_set" in given else weights is not None and weights.w_o is not None,
+        message_bytes=max(sent, _reply_bytes(tensors, outputs, layout)),
+    )
+
+
+def _tensor(name: str, value: Any, kinds: tuple[str, ...] = FLOATS) -> Wire | Stored:
+    return value if isinstance(value, Stored) else _arrays.to_wire(name, value, kinds)
+
+
+def _lift(tensors: dict[str, Wire | Stored], layout: str) -> int:
+    """Gives q, k, v or x their full rank, and says what it was."""
+    arrays = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Wire)}
+    lowest, full, shapes = (2, 3, "2 [N,d_model] or 3 [B,N,d_model]") if "x" in tensors else (
+        2, 4, "2 [N,d], 3 [B,N,d] or 4 [B,H,N,d]")
+    rank = None
+    for name, tensor in arrays.items():
+        if not lowest <= len(tensor.shape) <= full or (rank is not None and len(tensor.shape) != rank):
+            expected = f"rank {shapes}" if rank is None else f"rank {rank} as in {next(iter(arrays))}"
+            raise InvalidArgument(f"{name}: shape {_arrays.shape_text(tensor.shape)}, expected {expected}")
+        rank = len(tensor.shape)
+        if rank == 2:
+            tensor.shape = (1, *tensor.shape)
+        if len(tensor.shape) < full:
+            at = 2 if layout == "bnhd" else 1
+            tensor.shape = (*tensor.shape[:at], 1, *tensor.shape[at:])
+    return full if rank is None else rank
+
+
+def _options_node(given: Mapping[str, Any], rank: int, batch: int | None) -> _wire.Node:
+    node = _wire.Node(_OPTIONS())
+    for name in _PLAIN:
+        if name in given:
+            setattr(node.head, name, given[name])
+    for name, values in _ENUMS.items():
+        if name in given:
+            setattr(node.head, name, _enum(name, given[name], values))
+    for name in _PER_SEQUENCE:
+        if name in given:
+            getattr(node.head, name).extend(_per_sequence(name, given[name], batch))
+    for name in _PER_HEAD:
+        if name in given:
+            getattr(node.head, name).extend(np.asarray(given[name], np.float32).ravel().tolist())
+    for name, kinds in (("mask", ("bool",)), ("bias", FLOATS), ("page_table", ("int64",))):
+        if name in given:
+            tensor = _tensor(name, given[name], kinds)
+            if isinstance(tensor, Wire) and name != "page_table" and rank == 3 and len(tensor.shape) == 3:
+                tensor.shape = (tensor.shape[0], 1, *tensor.shape[1:])  # [B, Nq, Nk]: there is one head
+            node.parts.append((name, _arrays.node_of(tensor)))
+    if "rotary" in given:
+        node.parts.append(("rotary", rotary_node(given["rotary"])))
+    return node
+
+
+def rotary_node(rotary: Rotary) -> _wire.Node:
+    style = _enum("rotary.style", rotary.style, _contract.ROTARY_STYLES)
+    node = _wire.Node(_ROTARY(style=style, rotary_dim=rotary.rotary_dim, rope_base=rotary.rope_base))
+    for name in ("q_positions", "k_positions"):
+        if getattr(rotary, name) is not None:
+            tensor = _tensor(f"rotary.{name}", getattr(rotary, name), ("int64",))
+            node.parts.append((name, _arrays.node_of(tensor)))
+    return node
+
+
+def projection_node(projection: Projection) -> _wire.Node:
+    head = _PROJECTION(
+        q_heads=projection.q_heads,
+        kv_heads=projection.kv_heads,
+        weights_transposed=projection.weights_transposed,
+    )
+    node = _wire.Node(head)
+    for name in ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v", "w_o", "b_o"):
+        if getattr(projection, name) is not None:
+            node.parts.append((name, _arrays.node_of(_tensor(f"projection.{name}", getattr(projection, name)))))
+    return node
+
+
+def _enum(name: str, value: Any, values: Mapping[str, int]) -> int:
+    if value not in values:
+        raise InvalidArgument(f"{name}: {value!r}, expected {' or '.join(values)}")
+    return values[value]
+
+
+def _per_sequence(name: str, value: Any, batch: int | None) -> list[int]:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu":
+        raise InvalidArgument(f"{name}: {array.dtype}, expected integers")
+    if array.ndim == 0:
+        if batch is None:
+            raise InvalidArgument(f"{name}: one number, expected one for each sequence of a stored tensor")
+        array = np.full(batch, array)
+    return [int(number) for number in array.ravel()]
+
+
+def _reply_bytes(tensors: Mapping[str, Wire | Stored], outputs: Iterable[str], layout: str) -> int:
+    """At least so many, 4 bytes an element: what matrices of queries by keys hold, and the output's rows."""
+    q, k, v = (tensors.get(name) for name in "qkv")
+    if not (isinstance(q, Wire) and isinstance(k, Wire) and isinstance(v, Wire)):
+        return 0
+    rows = math.prod(q.shape[:3])
+    keys = k.shape[1 if layout == "bnhd" else 2]
+    matrices = sum(name == "weights" or name.startswith("scores_") for name in outputs)
+    return 4 * rows * (v.shape[3] + matrices * keys)
