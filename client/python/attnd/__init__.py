@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import functools
 import os
+import pkgutil
 from typing import Any
+
+# A program's own stubs of the contract, attnd/v1 on its path, stay what `import attnd.v1` finds.
+__path__ = pkgutil.extend_path(__path__, __name__)
 
 from attnd import aio
 from attnd._arrays import Stored

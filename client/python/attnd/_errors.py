@@ -108,6 +108,7 @@ class Unavailable(Error, ConnectionError):
 
 _CLASSES = {kind.code: kind for kind in Error.__subclasses__()}
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+_DETAILS = "grpc-status-details-bin"
 _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 
 
@@ -122,8 +123,8 @@ def of_number(code: int, message: str) -> Error:
 
 def of_rpc(error: Any) -> Error:
     """Of what grpc or grpc.aio raised."""
-    details = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
-    return of_code(error.code(), error.details() or "", _retry_after_s(details) if details else None)
+    delays = [_retry_after_s(value) for name, value in error.trailing_metadata() or () if name == _DETAILS]
+    return of_code(error.code(), error.details() or "", next(iter(delays), None))
 
 
 @contextlib.contextmanager
