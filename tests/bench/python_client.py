@@ -16,7 +16,6 @@ import time
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / folder) for folder in ("integration", "conformance")]
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "build" / "stubs"))
 
-import grpc
 import numpy as np
 
 import attnd

@@ -1,5 +1,7 @@
 """Which arrays are taken, and what comes back."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -42,7 +44,11 @@ def test_the_same_numbers_give_the_same_bytes(client, right, form):
 
 
 def test_numbers_of_another_kind_are_refused(client):
-    for wrong, words in ((object(), "q: dtype object"), ([[1.0], [1.0, 2.0]], "q: list is no array"), ("word", "q: dtype <U4")):
+    for wrong, words in (
+        (object(), "q: dtype object"),
+        ([[1.0], [1.0, 2.0]], "q: list is no array"),
+        ("word", "q: dtype <U4"),
+    ):
         with pytest.raises(attnd.InvalidArgument, match=words):
             client.attend(wrong, Q, Q)
 
@@ -53,6 +59,12 @@ def test_float64_is_for_reference_mode(client):
         client.attend(wide, wide, wide)
     answer = client.attend(wide, wide, wide, mode="reference", outputs=["lse"])
     assert answer.output.dtype == answer.lse.dtype == np.float64
+
+
+def test_bfloat16_that_numpy_could_not_hold_is_not_asked_for(client, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ImportError, match=r"pip install attnd\[bfloat16\]"):
+        client.attend(Q, Q, Q, output_dtype="bfloat16")
 
 
 def test_sizes_of_0(client):

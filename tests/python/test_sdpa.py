@@ -12,8 +12,11 @@ draw = np.random.default_rng(3).standard_normal
 
 
 def tensors(q_shape, kv_shape, width_v=None, dtype=np.float32):
-    return draw(q_shape).astype(dtype), draw(kv_shape).astype(dtype), draw((*kv_shape[:-1], width_v or kv_shape[-1])
-                                                                          ).astype(dtype)
+    return (
+        draw(q_shape).astype(dtype),
+        draw(kv_shape).astype(dtype),
+        draw((*kv_shape[:-1], width_v or kv_shape[-1])).astype(dtype),
+    )
 
 
 def full(array):
@@ -41,7 +44,7 @@ def test_every_rank_comes_back_as_it_went(client, rank, is_causal):
 def test_masks_beside_rank_3_have_sequences_first(client, mask_shape):
     q, k, v = tensors((2, 5, 16), (2, 9, 16))
     mask, bias = draw(mask_shape) > -0.5, draw(mask_shape).astype(np.float32)
-    as_formula = (lambda array: array[:, None] if array.ndim == 3 else array)
+    as_formula = lambda array: array[:, None] if array.ndim == 3 else array
     held_to_the_formula(client.scaled_dot_product_attention(q, k, v, mask), q, k, v, mask=as_formula(mask))
     held_to_the_formula(client.scaled_dot_product_attention(q, k, v, bias), q, k, v, bias=as_formula(bias))
 
@@ -102,15 +105,19 @@ def test_what_is_refused(client, arguments, words):
 
 def test_the_signature_is_pytorchs():
     """torch.nn.functional's, word for word; a timeout is the client's own."""
-    theirs = (
-        "(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False)"
-    )
-    for function in (attnd.scaled_dot_product_attention, attnd.Client.scaled_dot_product_attention,
-                     attnd.aio.Client.scaled_dot_product_attention):
+    theirs = "(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False)"
+    for function in (
+        attnd.scaled_dot_product_attention,
+        attnd.Client.scaled_dot_product_attention,
+        attnd.aio.Client.scaled_dot_product_attention,
+    ):
         parameters = inspect.signature(function).parameters.values()
         ours = inspect.Signature(
-            [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters
-             if parameter.name not in ("self", "timeout")]
+            [
+                parameter.replace(annotation=inspect.Parameter.empty)
+                for parameter in parameters
+                if parameter.name not in ("self", "timeout")
+            ]
         )
         assert str(ours) == theirs
 

@@ -65,8 +65,10 @@ def pair(folder):
 
 def test_mutual_tls_by_files_and_by_bytes(mutual, pki):
     files = {"tls_ca": pki["server"] / "ca.crt", **pair(pki["client"])}
-    contents = {name: (path if hasattr(path, "read_bytes") else type(pki["server"])(path)).read_bytes()
-                for name, path in files.items()}
+    contents = {
+        name: (path if hasattr(path, "read_bytes") else type(pki["server"])(path)).read_bytes()
+        for name, path in files.items()
+    }
     for security in (files, contents):
         with attnd.connect(mutual.address, **security) as client:
             assert client.attend(Q, Q, Q).output.shape == (4, 8)

@@ -55,8 +55,14 @@ def test_what_is_left_of_a_stream_is_no_answer(small_blocks):
 def test_the_answer_is_the_same_bytes(small_blocks):
     q, k, v = problem()
     mask = np.random.default_rng(7).random((300, 300)) > 0.5
-    keywords = {"mask": mask, "outputs": ["weights", "lse", "scores_dot"], "rotary": attnd.Rotary(8), "kv_len": 250,
-                "q_len": 299, "priority": "high"}
+    keywords = {
+        "mask": mask,
+        "outputs": ["weights", "lse", "scores_dot"],
+        "rotary": attnd.Rotary(8),
+        "kv_len": 250,
+        "q_len": 299,
+        "priority": "high",
+    }
     one, other = (small_blocks.attend(q, k, v, stream=stream, **keywords) for stream in (False, True))
     for name in ("output", "weights", "lse"):
         assert getattr(one, name).tobytes() == getattr(other, name).tobytes()
@@ -73,7 +79,9 @@ def test_large_problems_travel_on_a_stream_by_themselves():
             client.attend(q, k, k, stream=False)
         one = client.attend(q[5], k[5], k[5])
         assert answer.output[5].tobytes() == one.output.tobytes()
-        weights = client.attend(np.ones((4500, 4), np.float32), k[0, :4500, :4], k[0, :4500, :4], outputs="weights").weights
+        weights = client.attend(
+            np.ones((4500, 4), np.float32), k[0, :4500, :4], k[0, :4500, :4], outputs="weights"
+        ).weights
         assert weights.shape == (4500, 4096) and np.allclose(weights.sum(axis=1), 1)
 
 

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-import attnd
-
 CASES = list(itertools.product(("float32", "float16", "bfloat16"), (2, 3, 4), ("none", "causal", "bool", "float")))
 
 

@@ -1,7 +1,7 @@
 """The conformance tests' two calls, made by the package: a request's message into keywords, an answer's arrays back.
 
-`conformance_tests` gives the tests of a conformance module with these calls in place of grpcio's, so that the package is held to
-the same cases and tolerances by the same lines.
+`conformance_tests` gives the tests of a conformance module with these calls in place of grpcio's, so that the package
+is held to the same cases and tolerances by the same lines.
 """
 
 import asyncio
@@ -63,8 +63,9 @@ def given_back(answer):
     named |= {f"scores_{step}": scores for step, scores in answer.scores.items()}
     named |= {f"projected_{letter}": projected for letter, projected in answer.projected.items()}
     named = {name: tensor for name, tensor in named.items() if tensor is not None}
-    values = {name: tensor.astype(np.float32) if tensor.dtype.name == "bfloat16" else tensor
-              for name, tensor in named.items()}
+    values = {
+        name: tensor.astype(np.float32) if tensor.dtype.name == "bfloat16" else tensor for name, tensor in named.items()
+    }
     raw = {name: tensor.tobytes() for name, tensor in named.items()}
     statistics = types.SimpleNamespace(**vars(answer.statistics) | {"q_offset": list(answer.statistics.q_offset)})
     return wire.Answer(values, raw, statistics)

@@ -4,8 +4,11 @@ import pytest
 
 from project_files import text
 
-SHOWN = {"client/README.md": ("client/example/first_call.cc", "client/example/CMakeLists.txt")}
-LANGUAGE = {"cc": "cpp", "txt": "cmake"}
+SHOWN = {
+    "README.md": ("client/python/lesson.py",),
+    "client/README.md": ("client/example/first_call.cc", "client/example/CMakeLists.txt"),
+}
+LANGUAGE = {"cc": "cpp", "txt": "cmake", "py": "python"}
 
 
 @pytest.mark.parametrize("readme, file", [(readme, file) for readme, files in SHOWN.items() for file in files])

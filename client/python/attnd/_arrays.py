@@ -1,8 +1,8 @@
 """Arrays of anyone's kind into tensors of the wire, and back.
 
-Taken: NumPy arrays (with ml_dtypes.bfloat16), torch tensors of any device, whatever has `__array__` or `__dlpack__`, and
-nested lists of numbers with a point, which count as float32. Nothing here imports torch or ml_dtypes before
-somebody uses them.
+Taken: NumPy arrays (with ml_dtypes.bfloat16), torch tensors of any device, whatever has `__array__` or `__dlpack__`,
+and nested lists of numbers with a point, which count as float32. Nothing here imports torch or ml_dtypes before somebody
+uses them.
 """
 
 from __future__ import annotations
@@ -95,8 +95,10 @@ def _elements(name: str, value: Any) -> tuple[str, np.ndarray[Any, Any]]:
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
     """Of a dtype of the contract. ImportError for bfloat16 where ml_dtypes is missing."""
     if dtype == "bfloat16":
-        import ml_dtypes  # only who gets bfloat16 needs it
-
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            raise ImportError("NumPy has no bfloat16 of its own: pip install attnd[bfloat16]") from error
         bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return bfloat16
     return np.dtype(dtype).newbyteorder("<")
@@ -122,7 +124,7 @@ def shaped(elements: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray
 
 
 def give(dtype: int, array: np.ndarray[Any, Any], like: Any) -> Any:
-    """A reply's array, bfloat16 still as its bits, for the caller: a torch tensor on `like`'s device where that is one."""
+    """A reply's array, bfloat16 still as its bits, as the caller has them: of torch and on its device where `like` is."""
     name = _contract.DTYPE_NAMES[dtype]
     torch = torch_of(like)
     if torch is None:

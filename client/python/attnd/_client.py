@@ -31,7 +31,7 @@ def connect(target: str, *, timeout: float = TIMEOUT_S, **security: Unpack[Secur
     allow_plaintext_token  also where anyone on the way can read it
     timeout                seconds of a call that gives none
 
-    The connection is made by the first call. NotFound, InvalidArgument or FailedPrecondition for files and combinations.
+    The connection is made by the first call. NotFound, InvalidArgument or FailedPrecondition for what is given here.
     """
     return Client(connection(target, **security), timeout)
 
@@ -132,8 +132,8 @@ class Client:
     ) -> "BlockStream":
         """The same, row by row: an iterator of attnd.Block, of no certain order, while the server still computes.
 
-            with client.attend_stream(q, k, v, outputs="weights") as blocks:
-                for block in blocks: ...
+        with client.attend_stream(q, k, v, outputs="weights") as blocks:
+            for block in blocks: ...
         """
         return self._open(_problem.problem(q, k, v, **options), timeout)
 
@@ -147,7 +147,7 @@ class Client:
         timeout: float | None = None,
         **options: Unpack[Options],
     ) -> Plan:
-        """What `attend` would cost, without computing it; only shapes and types are sent. `layers` multiplies totals."""
+        """What `attend` would cost, without computing it; only shapes and types are sent. `layers` multiplies it."""
         return self._call(_calls.plan(_problem.problem(q, k, v, **options), layers), timeout)
 
     def info(self, *, timeout: float | None = None) -> Info:
@@ -212,9 +212,7 @@ class Client:
         """
         return self._call(_calls.put_weight_set(name, projection, version, rotary), timeout)
 
-    def get_weight_set(
-        self, name: str, version: int | None = None, *, timeout: float | None = None
-    ) -> StoredWeightSet:
+    def get_weight_set(self, name: str, version: int | None = None, *, timeout: float | None = None) -> StoredWeightSet:
         """One version, or the newest."""
         return self._call(_calls.get_weight_set(name, version), timeout)
 
@@ -253,7 +251,7 @@ class Client:
 
 
 class BlockStream(Iterator[Block]):
-    """Blocks of an answer as they come; for one thread at a time. `close` (or the end of a `with`) gives the call up."""
+    """Blocks of an answer as they come; for one thread at a time. `close`, or the end of a `with`, gives the call up."""
 
     def __init__(self, call: Any, replies: _stream.Replies) -> None:
         self._call = call

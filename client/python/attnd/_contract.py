@@ -15,7 +15,9 @@ PACKAGE = "attnd.v1"
 
 def _load() -> Any:
     pool = descriptor_pool.DescriptorPool()
-    files = descriptor_pb2.FileDescriptorSet.FromString(resources.files(__package__).joinpath("contract.binpb").read_bytes())
+    files = descriptor_pb2.FileDescriptorSet.FromString(
+        resources.files(__package__).joinpath("contract.binpb").read_bytes()
+    )
     for file in files.file:
         pool.AddSerializedFile(file.SerializeToString())
     return pool
@@ -46,7 +48,9 @@ def _methods() -> dict[str, tuple[str, str]]:
         proto = descriptor_pb2.ServiceDescriptorProto()
         _POOL.FindServiceByName(f"{PACKAGE}.{service}").CopyToProto(proto)
         for method in proto.method:
-            how = "_".join("stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming))
+            how = "_".join(
+                "stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming)
+            )
             found[method.name] = (f"/{PACKAGE}.{service}/{method.name}", how)
     return found
 

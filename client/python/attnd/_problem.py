@@ -1,7 +1,7 @@
 """One attention problem: the caller's keywords into the wire's request, and the answer back in the caller's rank.
 
-Names used in every comment: B sequences, Hq query heads, Hkv key/value heads, Nq query rows, Nk keys, d_k the width of a
-query and a key, d_v the width of a value. Row i of sequence b stands at position p = i + q_offset[b].
+Names used in every comment: B sequences, Hq query heads, Hkv key/value heads, Nq query rows, Nk keys, d_k the width of
+a query and a key, d_v the width of a value. Row i of sequence b stands at position p = i + q_offset[b].
 """
 
 from __future__ import annotations
@@ -179,8 +179,7 @@ class Problem:
         if "output" not in tensors:
             raise Internal("the server answered without an output")
         given = {
-            kind: _arrays.give(dtype, self.restored(kind, array), self.like)
-            for kind, (dtype, array) in tensors.items()
+            kind: _arrays.give(dtype, self.restored(kind, array), self.like) for kind, (dtype, array) in tensors.items()
         }
         return Answer(
             output=given["output"],
@@ -241,8 +240,11 @@ def sdpa(
         raise InvalidArgument(f"dropout_p: {dropout_p}, expected 0: nothing is dropped at random here")
     if is_causal and attn_mask is not None:
         raise InvalidArgument("attn_mask: given together with is_causal, expected one of them")
-    heads = {name: np.shape(array)[1] for name, array in (("query", query), ("key", key), ("value", value))
-             if np.ndim(array) == 4}
+    heads = {
+        name: np.shape(array)[1]
+        for name, array in (("query", query), ("key", key), ("value", value))
+        if np.ndim(array) == 4
+    }
     if not enable_gqa and len(set(heads.values())) > 1:
         raise InvalidArgument(f"heads: {heads}, expected the same count everywhere without enable_gqa")
     options: Options = {"scale": scale}
@@ -259,8 +261,11 @@ def problem(q: Tensor = None, k: Tensor = None, v: Tensor = None, **options: Unp
     if unknown := given.keys() - Options.__annotations__.keys():
         raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
     layout = given.get("layout", "bhnd")
-    tensors = {name: _tensor(name, array) for name, array in (("q", q), ("k", k), ("v", v), ("x", given.get("x")))
-               if array is not None}
+    tensors = {
+        name: _tensor(name, array)
+        for name, array in (("q", q), ("k", k), ("v", v), ("x", given.get("x")))
+        if array is not None
+    }
     rank = _lift(tensors, layout)
     lead = tensors.get("x") or tensors.get("q")
     batch = lead.shape[0] if isinstance(lead, Wire) else None
@@ -279,10 +284,13 @@ def problem(q: Tensor = None, k: Tensor = None, v: Tensor = None, **options: Unp
     wanted = [_enum("outputs", name, _contract.OUTPUTS) for name in outputs if name != "output"]
     request.head.outputs.extend(wanted)
     request.parts.append(("options", _options_node(given, rank, batch)))
+    like = q if given.get("x") is None else given["x"]
+    if given.get("output_dtype") == "bfloat16" and _arrays.torch_of(like) is None:
+        _arrays.numpy_dtype("bfloat16")  # an answer that could not be given is not asked for
     sent = sum(tensor.data.nbytes for tensor in tensors.values() if isinstance(tensor, Wire))
     return Problem(
         request=request,
-        like=q if given.get("x") is None else given["x"],
+        like=like,
         rank=rank,
         layout=layout,
         from_x="x" in tensors,
@@ -298,8 +306,9 @@ def _tensor(name: str, value: Any, kinds: tuple[str, ...] = FLOATS) -> Wire | St
 def _lift(tensors: dict[str, Wire | Stored], layout: str) -> int:
     """Gives q, k, v or x their full rank, and says what it was."""
     arrays = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Wire)}
-    lowest, full, shapes = (2, 3, "2 [N,d_model] or 3 [B,N,d_model]") if "x" in tensors else (
-        2, 4, "2 [N,d], 3 [B,N,d] or 4 [B,H,N,d]")
+    lowest, full, shapes = (
+        (2, 3, "2 [N,d_model] or 3 [B,N,d_model]") if "x" in tensors else (2, 4, "2 [N,d], 3 [B,N,d] or 4 [B,H,N,d]")
+    )
     rank = None
     for name, tensor in arrays.items():
         if not lowest <= len(tensor.shape) <= full or (rank is not None and len(tensor.shape) != rank):
