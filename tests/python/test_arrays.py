@@ -107,5 +107,8 @@ def test_x_of_both_ranks(client, stream, w_o):
     np.testing.assert_allclose(
         whole.projected["q"], (x @ weights["w_q"]).reshape(2, 5, 2, 4).swapaxes(1, 2), rtol=1e-4, atol=1e-5
     )
+    mask = draw((2, 5, 5)) > -1  # of heads, queries and keys: x has no heads to leave out
+    masked = client.attend(x=x, projection=projection, mask=mask, outputs="weights", stream=stream)
+    assert (masked.weights == 0).tobytes() == np.broadcast_to(~mask, (2, 2, 5, 5)).tobytes()
     one = client.attend(x=x[0], projection=projection, stream=stream)
     assert one.output.tobytes() == whole.output[0].tobytes() and one.output.shape == whole.output.shape[1:]

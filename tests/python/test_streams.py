@@ -48,7 +48,7 @@ def test_what_is_left_of_a_stream_is_no_answer(small_blocks):
     """An answer with blocks missing must not look like one."""
     with small_blocks.attend_stream(*problem()) as blocks:
         next(blocks)
-        with pytest.raises(attnd.Internal, match="in part"):
+        with pytest.raises(attnd.Internal, match="elements of output for"):
             blocks.answer()
 
 

@@ -1,12 +1,13 @@
 """Arrays of anyone's kind into tensors of the wire, and back.
 
 Taken: NumPy arrays (with ml_dtypes.bfloat16), torch tensors of any device, whatever has `__array__` or `__dlpack__`,
-and nested lists of numbers with a point, which count as float32. Nothing here imports torch or ml_dtypes before somebody
-uses them.
+and nested lists of numbers with a point, which count as float32. Nothing here imports torch or ml_dtypes before
+somebody uses them.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -117,14 +118,13 @@ def view(dtype: int, data: memoryview) -> np.ndarray[Any, Any]:
 
 def shaped(elements: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Internal where the reply's bytes are not what its shape promises."""
-    try:
-        return elements.reshape(shape)
-    except ValueError as error:
-        raise Internal(f"the server answered {elements.size} elements for {shape_text(shape)}") from error
+    if min(shape, default=0) < 0 or math.prod(shape) != elements.size:
+        raise Internal(f"the server answered {elements.size} elements for {shape_text(shape)}")
+    return elements.reshape(shape)
 
 
 def give(dtype: int, array: np.ndarray[Any, Any], like: Any) -> Any:
-    """A reply's array, bfloat16 still as its bits, as the caller has them: of torch and on its device where `like` is."""
+    """A reply's array, bfloat16 still as its bits, for the caller: of torch, on its device, where `like` is."""
     name = _contract.DTYPE_NAMES[dtype]
     torch = torch_of(like)
     if torch is None:

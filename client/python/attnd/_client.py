@@ -251,7 +251,7 @@ class Client:
 
 
 class BlockStream(Iterator[Block]):
-    """Blocks of an answer as they come; for one thread at a time. `close`, or the end of a `with`, gives the call up."""
+    """Blocks of an answer as they come, for one thread at a time; `close`, or a `with`'s end, gives the call up."""
 
     def __init__(self, call: Any, replies: _stream.Replies) -> None:
         self._call = call

@@ -142,7 +142,7 @@ class Problem:
 
     request: _wire.Node
     like: Any  # q or x: whose kind of array the answer is
-    rank: int  # of q or x as the caller has it
+    dropped: str  # of "bhnc", the dimensions that the caller's arrays do not have
     layout: str
     from_x: bool
     has_w_o: bool | None  # None: as the weight set has it
@@ -158,8 +158,7 @@ class Problem:
             dimensions = "bhn" if kind == "lse" else "bhnc"
         if array.ndim != len(dimensions):
             raise Internal(f"the server answered {kind} of shape {_arrays.shape_text(array.shape)}")
-        gone = ("b" if self.rank == 2 else "") if self.from_x else {2: "bh", 3: "h"}.get(self.rank, "")
-        return np.squeeze(array, tuple(axis for axis, letter in enumerate(dimensions) if letter in gone))
+        return np.squeeze(array, tuple(axis for axis, letter in enumerate(dimensions) if letter in self.dropped))
 
     def pin(self, weight_set: Any) -> None:
         """Holds the problem to this version of its weight set, whose tensors say what an output is."""
@@ -266,7 +265,7 @@ def problem(q: Tensor = None, k: Tensor = None, v: Tensor = None, **options: Unp
         for name, array in (("q", q), ("k", k), ("v", v), ("x", given.get("x")))
         if array is not None
     }
-    rank = _lift(tensors, layout)
+    dropped = _lift(tensors, layout)
     lead = tensors.get("x") or tensors.get("q")
     batch = lead.shape[0] if isinstance(lead, Wire) else None
     request = _wire.Node(_REQUEST())
@@ -283,7 +282,7 @@ def problem(q: Tensor = None, k: Tensor = None, v: Tensor = None, **options: Unp
     outputs = dict.fromkeys([outputs] if isinstance(outputs, str) else outputs)
     wanted = [_enum("outputs", name, _contract.OUTPUTS) for name in outputs if name != "output"]
     request.head.outputs.extend(wanted)
-    request.parts.append(("options", _options_node(given, rank, batch)))
+    request.parts.append(("options", _options_node(given, dropped, batch)))
     like = q if given.get("x") is None else given["x"]
     if given.get("output_dtype") == "bfloat16" and _arrays.torch_of(like) is None:
         _arrays.numpy_dtype("bfloat16")  # an answer that could not be given is not asked for
@@ -291,7 +290,7 @@ def problem(q: Tensor = None, k: Tensor = None, v: Tensor = None, **options: Unp
     return Problem(
         request=request,
         like=like,
-        rank=rank,
+        dropped=dropped,
         layout=layout,
         from_x="x" in tensors,
         has_w_o=None if "weight_set" in given else weights is not None and weights.w_o is not None,
@@ -303,27 +302,28 @@ def _tensor(name: str, value: Any, kinds: tuple[str, ...] = FLOATS) -> Wire | St
     return value if isinstance(value, Stored) else _arrays.to_wire(name, value, kinds)
 
 
-def _lift(tensors: dict[str, Wire | Stored], layout: str) -> int:
-    """Gives q, k, v or x their full rank, and says what it was."""
+def _lift(tensors: dict[str, Wire | Stored], layout: str) -> str:
+    """Gives q, k, v or x their full rank, and says which dimensions the first of them had not."""
+    full, shapes, missing = 4, "2 [N,d], 3 [B,N,d] or 4 [B,H,N,d]", {2: "bh", 3: "h"}
+    if "x" in tensors:
+        full, shapes, missing = 3, "2 [N,d_model] or 3 [B,N,d_model]", {2: "b"}
     arrays = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Wire)}
-    lowest, full, shapes = (
-        (2, 3, "2 [N,d_model] or 3 [B,N,d_model]") if "x" in tensors else (2, 4, "2 [N,d], 3 [B,N,d] or 4 [B,H,N,d]")
-    )
     rank = None
     for name, tensor in arrays.items():
-        if not lowest <= len(tensor.shape) <= full or (rank is not None and len(tensor.shape) != rank):
+        if len(tensor.shape) not in (*missing, full) or rank not in (None, len(tensor.shape)):
             expected = f"rank {shapes}" if rank is None else f"rank {rank} as in {next(iter(arrays))}"
             raise InvalidArgument(f"{name}: shape {_arrays.shape_text(tensor.shape)}, expected {expected}")
         rank = len(tensor.shape)
-        if rank == 2:
+        if "b" in missing.get(rank, ""):
             tensor.shape = (1, *tensor.shape)
-        if len(tensor.shape) < full:
+        if "h" in missing.get(rank, ""):
             at = 2 if layout == "bnhd" else 1
             tensor.shape = (*tensor.shape[:at], 1, *tensor.shape[at:])
-    return full if rank is None else rank
+    first = next(iter(tensors.values()), None)  # q or x; a stored one has its full rank
+    return missing.get(rank, "") if isinstance(first, Wire) and rank is not None else ""
 
 
-def _options_node(given: Mapping[str, Any], rank: int, batch: int | None) -> _wire.Node:
+def _options_node(given: Mapping[str, Any], dropped: str, batch: int | None) -> _wire.Node:
     node = _wire.Node(_OPTIONS())
     for name in _PLAIN:
         if name in given:
@@ -340,7 +340,7 @@ def _options_node(given: Mapping[str, Any], rank: int, batch: int | None) -> _wi
     for name, kinds in (("mask", ("bool",)), ("bias", FLOATS), ("page_table", ("int64",))):
         if name in given:
             tensor = _tensor(name, given[name], kinds)
-            if isinstance(tensor, Wire) and name != "page_table" and rank == 3 and len(tensor.shape) == 3:
+            if isinstance(tensor, Wire) and name != "page_table" and dropped == "h" and len(tensor.shape) == 3:
                 tensor.shape = (tensor.shape[0], 1, *tensor.shape[1:])  # [B, Nq, Nk]: there is one head
             node.parts.append((name, _arrays.node_of(tensor)))
     if "rotary" in given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -112,17 +113,18 @@ class Replies:
         return self._problem.answer(tensors, self.closing.statistics)
 
     def _joined(self, name: str, output: Any) -> np.ndarray[Any, Any]:
-        wide = (tuple(output.shape) + (1,))[:4]  # [B, H, N, columns]
+        shape = tuple(output.shape)  # [B, H, N, columns]
         blocks = self._blocks.pop(name, [])
-        whole = np.empty(wide, _arrays.view(output.dtype, memoryview(b"")).dtype)
-        if sum(elements.size for _, elements in blocks) != whole.size:
-            raise Internal(f"the server answered {name} in part")
+        came = sum(elements.size for _, elements in blocks)
+        if len(shape) != 4 or min(shape) < 0 or math.prod(shape) != came:
+            raise Internal(f"the server answered {came} elements of {name} for {_arrays.shape_text(shape)}")
+        whole = np.empty(shape, _arrays.view(output.dtype, memoryview(b"")).dtype)
         while blocks:  # each is let go when it has been copied
             block, elements = blocks.pop()
             rows = slice(block.first_row, block.first_row + block.rows)
             columns = slice(block.first_column, block.first_column + block.columns)
-            try:
-                whole[block.batch, block.head, rows, columns] = elements
-            except (IndexError, ValueError) as error:
-                raise Internal(f"the server answered a block beyond {name}") from error
+            place = whole[block.batch : block.batch + 1, block.head : block.head + 1, rows, columns]
+            if place.shape != (1, 1, *elements.shape):
+                raise Internal(f"the server answered a block beyond {name}")
+            place[:] = elements
         return self._problem.in_reply_order(name, whole)

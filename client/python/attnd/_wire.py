@@ -27,7 +27,7 @@ def varint(value: int) -> bytes:
 
 @dataclass
 class Node:
-    """`head` with further fields, each a Node or a contiguous array's bytes. A repeated field's name comes repeatedly."""
+    """`head` with further fields, each a Node or a contiguous array; the name of a repeated field comes repeatedly."""
 
     head: Any
     parts: list[tuple[str, "Node | np.ndarray[Any, Any]"]] = field(default_factory=list)
