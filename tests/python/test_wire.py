@@ -1,4 +1,4 @@
-"""Messages written and read without protobuf are protobuf's own; a reply that is none is an error, and never an answer."""
+"""Messages are protobuf's own, without protobuf; a reply that is none is an error, and never an answer."""
 
 import concurrent.futures
 import contextlib

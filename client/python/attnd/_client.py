@@ -15,7 +15,8 @@ from attnd._stream import Block
 
 T = TypeVar("T")
 
-# Problems whose tensors are larger, there or back, travel on a stream.
+# Problems whose tensors are larger, there or back, travel on a stream. Below, one message costs less, and its refusals
+# say when to come again.
 MESSAGE_BYTES = 64 << 20
 
 
