@@ -11,6 +11,7 @@ import attnd
 import wire
 from attnd import _problem, _wire
 from attnd.v1 import attention_pb2 as pb
+from attnd.v1 import store_pb2 as store
 from through_package import keywords
 
 Q = np.random.default_rng(13).standard_normal((2, 3, 5, 8)).astype(np.float32)
@@ -55,14 +56,20 @@ def replies(**changes):
 
 
 @contextlib.contextmanager
-def somebody_else(whole, parts):
-    """A server that answers with these bytes, whatever it is asked."""
+def somebody_else(whole, parts=(), asked=None):
+    """A server that answers with these bytes, whatever it is asked; `asked` gets (method, request) of unary calls."""
 
     class Handler(grpc.GenericRpcHandler):
         def service(self, details):
             if details.method.endswith("Stream"):
                 return grpc.stream_stream_rpc_method_handler(lambda requests, context: iter(parts))
-            return grpc.unary_unary_rpc_method_handler(lambda request, context: whole)
+
+            def answer(request, context):
+                if asked is not None:
+                    asked.append((details.method, request))
+                return whole
+
+            return grpc.unary_unary_rpc_method_handler(answer)
 
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(2), handlers=[Handler()])
     port = server.add_insecure_port("127.0.0.1:0")
@@ -130,3 +137,59 @@ def test_a_stream_that_ends_too_soon():
         with somebody_else(whole, cut) as client:
             with pytest.raises(attnd.Internal, match="the (stream ended|server answered)"):
                 asked(client, True)
+
+
+def test_weight_sets_go_and_come_as_the_contract_has_them():
+    draw = np.random.default_rng(16).standard_normal
+    weights = {name: draw((6, 8)) for name in ("w_q", "w_k", "w_v")}
+    projection = wire.projection(4, 2, **weights)
+    heads = pb.Projection(q_heads=4, kv_heads=2)
+    for name in weights:
+        getattr(heads, name).MergeFrom(pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=[6, 8]))
+    stored = store.StoredWeightSet(name="a", version=3, projection=heads, bytes=1152, from_file=True, owner="b")
+    ours = attnd.Projection(
+        q_heads=4, kv_heads=2, **{name: array.astype(np.float32) for name, array in weights.items()}
+    )
+    rotary = pb.Rotary(style=pb.ROTARY_STYLE_HALF, rotary_dim=2, rope_base=50.0)
+    for method, call, request, reply in (
+        (
+            "PutWeightSet",
+            lambda client: client.put_weight_set("a", ours, version=3, rotary=attnd.Rotary(2, rope_base=50.0)),
+            store.PutWeightSetRequest(name="a", version=3, projection=projection, rotary=rotary),
+            store.PutWeightSetResponse(weight_set=stored),
+        ),
+        (
+            "PutWeightSet",
+            lambda client: client.put_weight_set("a", ours),
+            store.PutWeightSetRequest(name="a", projection=projection),
+            store.PutWeightSetResponse(weight_set=stored),
+        ),
+        (
+            "GetWeightSet",
+            lambda client: client.get_weight_set("a", 3),
+            store.GetWeightSetRequest(name="a", version=3),
+            store.GetWeightSetResponse(weight_set=stored),
+        ),
+        (
+            "ListWeightSets",
+            lambda client: client.list_weight_sets()[0],
+            store.ListWeightSetsRequest(),
+            store.ListWeightSetsResponse(weight_sets=[stored]),
+        ),
+    ):
+        came = []
+        with somebody_else(reply.SerializeToString(), asked=came) as client:
+            found = call(client)
+        assert came == [(f"/attnd.v1.StoreService/{method}", came[0][1])]
+        assert type(request).FromString(came[0][1]) == request
+        assert (found.name, found.version, found.q_heads, found.kv_heads) == ("a", 3, 4, 2)
+        assert found.shapes == {name: (6, 8) for name in weights} and set(found.dtypes.values()) == {"float32"}
+        assert (found.bytes, found.from_file, found.calls, found.owner) == (1152, True, 0, "b")
+    came = []
+    with somebody_else(b"", asked=came) as client:
+        client.delete_weight_set("a")
+        client.delete_weight_set("a", 3)
+    assert [store.DeleteWeightSetRequest.FromString(request) for _, request in came] == [
+        store.DeleteWeightSetRequest(name="a"),
+        store.DeleteWeightSetRequest(name="a", version=3),
+    ]

@@ -7,6 +7,7 @@ somebody uses them.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from dataclasses import dataclass
@@ -90,7 +91,12 @@ def _elements(name: str, value: Any) -> tuple[str, np.ndarray[Any, Any]]:
                 value = value.astype(np.float32) if value.dtype.kind == "f" else value
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
             raise InvalidArgument(f"{name}: {type(value).__name__} is no array: {error}") from error
-    return str(value.dtype.newbyteorder("=")), value
+    return _dtype_name(value.dtype), value
+
+
+@functools.cache
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return str(dtype.newbyteorder("="))
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:

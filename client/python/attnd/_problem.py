@@ -6,6 +6,7 @@ a query and a key, d_v the width of a value. Row i of sequence b stands at posit
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -218,10 +219,16 @@ def output_name(kind: Any) -> str:
 def record(kind: Any, message: Any, **others: Any) -> Any:
     """A dataclass of a message's fields of the same names."""
     values = dict(others)
-    for name in (field.name for field in fields(kind) if field.name not in others):
-        value = getattr(message, name)
-        values[name] = value if isinstance(value, (int, float, str, bool)) else tuple(value)
+    for name in _field_names(kind):
+        if name not in values:
+            value = getattr(message, name)
+            values[name] = value if isinstance(value, (int, float, str)) else tuple(value)
     return kind(**values)
+
+
+@functools.cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def sdpa(
