@@ -87,6 +87,7 @@ def test_a_row_without_a_key_is_0(client):
     [
         ({"dropout_p": 0.1}, "dropout_p: 0.1, expected 0"),
         ({"attn_mask": np.ones((5, 9), bool), "is_causal": True}, "attn_mask: given together with is_causal"),
+        ({"attn_mask": attnd.Stored("mask")}, "attn_mask: .*expected an array"),
         ({"attn_mask": np.ones((5, 9), np.int32)}, "bias: dtype int32, expected float32"),
         ({"attn_mask": np.ones((4, 9), bool)}, r"options.mask: shape \[4,9\], expected to broadcast"),
         ({"value": np.ones((1, 2, 8, 16), np.float32)}, r"v: shape \[1,2,8,16\]"),

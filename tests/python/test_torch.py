@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+import attnd
+
 CASES = list(itertools.product(("float32", "float16", "bfloat16"), (2, 3, 4), ("none", "causal", "bool", "float")))
 
 
@@ -56,3 +58,9 @@ def test_every_tensor_of_an_answer_is_torchs(client):
     assert answer.output.dtype == torch.bfloat16 and answer.weights.dtype == torch.float32
     with client.attend_stream(q, q, q) as blocks:
         assert {block.array.dtype for block in blocks} == {torch.bfloat16}
+
+
+def test_a_type_that_does_not_travel(client):
+    q = torch.zeros(5, 16, dtype=torch.float8_e4m3fn)
+    with pytest.raises(attnd.InvalidArgument, match="q: Tensor is no array"):
+        client.attend(q, q, q)

@@ -74,15 +74,15 @@ def to_wire(name: str, value: Any, kinds: tuple[str, ...] = FLOATS) -> Wire:
 
 def _elements(name: str, value: Any) -> tuple[str, np.ndarray[Any, Any]]:
     """The type's name and the elements; bfloat16 may come as its bits."""
-    torch = torch_of(value)
-    if torch is not None:
-        value = value.detach().cpu()
-        if value.dtype == torch.bfloat16:
-            return "bfloat16", value.contiguous().view(torch.int16).numpy().view(_HALF)
-        value = value.resolve_neg().numpy()
     if not isinstance(value, np.ndarray):
         try:
-            if hasattr(value, "__array__"):
+            torch = torch_of(value)
+            if torch is not None:
+                value = value.detach().cpu()
+                if value.dtype == torch.bfloat16:
+                    return "bfloat16", value.contiguous().view(torch.int16).numpy().view(_HALF)
+                value = value.numpy()
+            elif hasattr(value, "__array__"):
                 value = np.asarray(value)
             elif hasattr(value, "__dlpack__"):
                 value = np.from_dlpack(value)

@@ -104,7 +104,8 @@ def plan(problem: Problem, layers: int) -> Call[Plan]:
 def info() -> Call[Info]:
     def read(reply: Any) -> Info:
         limits = {limit.flag: limit.value for limit in reply.limits}
-        found: Info = record(Info, reply, limits=limits, dtypes=tuple(_contract.DTYPE_NAMES[d] for d in reply.dtypes))
+        dtypes = tuple(_contract.DTYPE_NAMES[dtype] for dtype in reply.dtypes if dtype in _contract.DTYPE_NAMES)
+        found: Info = record(Info, reply, limits=limits, dtypes=dtypes)
         return found
 
     return Call("Info", b"", _reader("InfoResponse", read))

@@ -253,6 +253,8 @@ def sdpa(
     }
     if not enable_gqa and len(set(heads.values())) > 1:
         raise InvalidArgument(f"heads: {heads}, expected the same count everywhere without enable_gqa")
+    if isinstance(attn_mask, Stored):
+        raise InvalidArgument(f"attn_mask: {attn_mask}, expected an array: attend takes it, as mask or as bias")
     options: Options = {"scale": scale}
     if is_causal:
         options |= {"causal": True, "q_offset": 0}
