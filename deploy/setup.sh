@@ -5,7 +5,7 @@
 #
 #   --for build   compiler and libraries: enough for deploy/demo.sh (the default)
 #   --for tests   the above, and what tests/run.sh needs
-#   --for all     the above, and what tests/run.sh --all needs (clang, container tools)
+#   --for all     the above, and what tests/run.sh --all needs (clang, container tools, Node, Go)
 #   --yes         do not ask, even at a terminal
 #   --print       only say what would be installed; change nothing
 #
@@ -30,7 +30,9 @@ build_packages=(g++ cmake ninja-build ccache pkg-config libgrpc++-dev protobuf-c
   libcivetweb-dev prometheus-cpp-dev libgtest-dev libgmock-dev python3 python3-numpy)
 tests_packages=(python3-grpcio python3-protobuf python3-pytest python3-venv python3-h2 curl openssl binutils iproute2
   nftables chromium fonts-dejavu-core tmux)
-all_packages=(clang clang-tidy clang-format buildah debootstrap podman python3-yaml systemd zsh fish)
+all_packages=(clang clang-tidy clang-format buildah debootstrap podman python3-yaml systemd zsh fish
+  nodejs golang-go)
+if ! command -v npm >/dev/null; then all_packages+=(npm); fi # other makers' nodejs brings it, and refuses Debian's
 # Unpacked under build/debian for tests, not installed: Debian's prometheus starts its server when it is installed, on
 # the port that attnd's admin port has by default.
 unpacked_packages=(prometheus)

@@ -94,11 +94,12 @@ step "unit tests: release" units release
 step "conformance tests" pytests build/release/bin tests/conformance
 step "integration tests" pytests build/release/bin tests/integration
 step "adversarial tests" pytests build/release/bin tests/adversarial
-step "interop tests" pytests build/release/bin tests/interop
+step "interop tests: Python" pytests build/release/bin tests/interop -k python
 step "pages in a browser" pytests build/release/bin tests/pages
 
 if [ "$all" = 1 ]; then
   step "tools of other makers" tests/venv.sh
+  step "interop tests: Node, Go, grpcurl" pytests build/release/bin tests/interop -k 'not python'
   step "files of other packages" pytests build/release/bin tests/formats
   step "deploy tests: Envoy, Kubernetes, systemd, cgroups, the manual" pytests build/release/bin tests/deploy
   step "soak: the rule it is judged by" pytests build/release/bin tests/bench

@@ -36,7 +36,7 @@ def test_every_header_opens_with_what_it_owns_and_its_thread_rule():
 def test_no_line_is_longer_than_120():
     wrong = [
         f"{path}:{number}"
-        for path in with_suffix(".h", ".py", ".sh", ".cc")
+        for path in with_suffix(".h", ".py", ".sh", ".cc", ".js", ".go")
         for number, line in enumerate(text(path).splitlines(), 1)
         if len(line) > 120
     ]

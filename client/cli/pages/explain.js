@@ -477,7 +477,8 @@ function drawSummary(summary) {
         el("div", {class: "axis"}, el("span", {}, "key 0"), el("span", {}, `${keys - 1}`)));
   });
   const bar =
-      el("canvas", {class: "bar", width: 64, height: 1, role: "img", "aria-label": "shades of weights, by their logarithm"});
+      el("canvas",
+        {class: "bar", width: 64, height: 1, role: "img", "aria-label": "shades of weights, by their logarithm"});
   const barLeast = el("span", {}), barMiddle = el("span", {}), barEnds = el("span", {});
   repaint.push((shades) => {
     const context = bar.getContext("2d"), picture = context.createImageData(64, 1);

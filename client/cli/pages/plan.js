@@ -29,9 +29,11 @@ const words = (text) => el("p", { class: "words" }, text);
 
 const heads = data.q_heads === data.kv_heads ? `${data.q_heads}` : `${data.q_heads} (keys and values ${data.kv_heads})`;
 main.append(el("h1", {}, "What attention costs"),
-  words(`Over the number of tokens: ${data.sequences} × ${heads} heads, keys of ${data.d_k} and values of ${data.d_v} numbers, `
-    + `${data.dtype}${data.causal ? ", causal" : ""}, ${data.layers === 1 ? "one layer" : `${data.layers} layers`}. `
-    + `Asked of ${data.server}, which computed nothing. A cross is a figure of the lesson, for one head of 128 numbers.`));
+  words(`Over the number of tokens: ${data.sequences} × ${heads} heads, `
+    + `keys of ${data.d_k} and values of ${data.d_v} numbers, ${data.dtype}${data.causal ? ", causal" : ""}, `
+    + `${data.layers === 1 ? "one layer" : `${data.layers} layers`}. `
+    + `Asked of ${data.server}, which computed nothing. `
+    + `A cross is a figure of the lesson, for one head of 128 numbers.`));
 
 const perHead = [
   { name: "scores", points: pointsOf("scores_per_head") },
