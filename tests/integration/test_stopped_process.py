@@ -16,6 +16,14 @@ from attnd_server import AttndServer, eventually
 
 CALLERS = 4
 SOON = ("grpc.max_reconnect_backoff_ms", 500)  # a channel tries again at least so often
+PAUSE_SECONDS = 0.02  # after a call that failed, which takes no time where no server is
+
+
+def watched_stub(server):
+    """Of a channel that somebody watches: gRPC goes on with connecting another only every 5 s while its calls fail."""
+    channel = server.channel(None, SOON)
+    channel.subscribe(lambda _: None)
+    return attention_pb2_grpc.AttentionServiceStub(channel)
 
 
 class Callers:
@@ -26,7 +34,7 @@ class Callers:
         self._request = random_request(4, 200, 64)
         self._right = wire.attend(server.stub(), self._request).raw
         self._threads = [
-            threading.Thread(target=self._run, args=(server.stub(SOON), list(wire.CALLS.values())[n % 2]))
+            threading.Thread(target=self._run, args=(watched_stub(server), list(wire.CALLS.values())[n % 2]))
             for n in range(CALLERS)
         ]
 
@@ -36,6 +44,7 @@ class Callers:
                 self.outcomes.append("good" if call(stub, self._request, self._timeout).raw == self._right else "wrong")
             except grpc.RpcError as error:
                 self.outcomes.append(error.code())
+                self._stop.wait(PAUSE_SECONDS)
             except wire.ProblemFailed as failed:
                 self.outcomes.append(failed.code)
 
