@@ -86,7 +86,7 @@ step "set-up" "${setup[@]}"
 
 if [ "$all" = 1 ]; then
   step "style: layout, includes, headers, words" "$python" -m pytest -c tests/pytest.ini tests/style
-  step "style: clang-format and buf lint" tests/style/format_and_lint.sh
+  step "style: clang-format, buf lint and buf breaking" tests/style/format_and_lint.sh
 fi
 
 step "build: release" build release

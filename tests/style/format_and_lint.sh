@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# clang-format on every C++ file and buf lint on the contract, by build/venv (tests/venv.sh).
+# clang-format on every C++ file, buf lint and buf breaking on the contract, by build/venv (tests/venv.sh).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 tests/venv.sh
@@ -10,3 +10,4 @@ build/venv/bin/clang-format --dry-run --Werror "${files[@]}"
 echo "$(build/venv/bin/clang-format --version): ${#files[@]} files are as it would write them"
 build/venv/bin/buf lint proto
 echo "buf lint $(build/venv/bin/buf --version 2>&1): proto is clean"
+tests/style/breaking.sh
