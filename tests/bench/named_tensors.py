@@ -76,7 +76,7 @@ def main():
             carrying.append(timed(stub.Attend, carried))
     whole, computing, queued = (statistics.median(column) for column in zip(*asking))
     beyond = statistics.median(call - compute for call, compute, _ in asking)
-    print(f"named:   {whole:.2f} ms, of which the core {computing:.2f}: {beyond:.2f} ms beyond it ({queued:.2f} waiting)")
+    print(f"named:   {whole:.2f} ms, of which the core {computing:.2f}: {beyond:.2f} ms beyond ({queued:.2f} waiting)")
     print(f"append:  {statistics.median(appending):.2f} ms for a row of k and v")
     whole_carried, computing, _ = (statistics.median(column) for column in zip(*carrying))
     print(f"carried: {whole_carried:.2f} ms, of which the core {computing:.2f}: {whole_carried / whole:.1f} times")

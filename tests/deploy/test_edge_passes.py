@@ -8,9 +8,11 @@ import pytest
 import wire
 from aftermath import good_call, long_request, memory_reserved, random_request
 from attnd.v1 import attention_pb2 as pb
+from attnd.v1 import store_pb2, store_pb2_grpc
 from attnd_server import CALL_SECONDS_MAX, AttndServer, eventually
 from edge import SERVER_FLAGS, Edge
 from fake_upstream import FakeUpstream
+from inference import inference_pb2, inference_pb2_grpc
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -113,6 +115,19 @@ def test_a_server_that_is_gone_passes_its_calls_to_the_other(kind):
             assert call(edge, kind) == grpc.StatusCode.OK
         assert len(other.calls) == 30 and not gone.calls
         assert edge.counter("cluster.attnd.upstream_rq_retry_success")  # before it was noticed
+
+
+def test_the_services_that_are_the_same_on_every_server_pass():
+    with AttndServer(*SERVER_FLAGS) as server, Edge([server.port]) as edge:
+        infer = inference_pb2_grpc.GRPCInferenceServiceStub(edge.channel())
+        assert infer.ServerLive(inference_pb2.ServerLiveRequest(), timeout=CALL_SECONDS_MAX).live
+        bad = inference_pb2.ModelInferRequest(model_name="attention", id="1")
+        (answer,) = infer.ModelStreamInfer(iter([bad]), timeout=CALL_SECONDS_MAX)
+        assert 'inputs["q"]' in answer.error_message
+        store = store_pb2_grpc.StoreServiceStub(edge.channel())
+        with pytest.raises(grpc.RpcError) as refused:
+            store.ListTensors(store_pb2.ListTensorsRequest(), timeout=CALL_SECONDS_MAX)
+        assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_a_deadline_and_a_cancel_stop_the_work():
