@@ -115,7 +115,6 @@ void Engine::Note(const AttentionReport& report, absl::Duration predicted, Reque
 void Engine::Done(const RequestRecord& record) {
   metrics.Count(record);
   requests.Ended(record, Now());
-  if (!record.model.empty()) model_statistics.Count(record);
   LogRequest(record);
 }
 

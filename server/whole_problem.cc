@@ -46,7 +46,7 @@ WholeProblem::WholeProblem(Engine& engine, const CallHead& head, absl::Time dead
 absl::Status WholeProblem::Start(grpc::ByteBuffer& message, absl::Time whole_at, Done done) {
   whole_at_ = whole_at;
   std::int64_t weight = 0;
-  if (absl::Status status = Admit(message, weight); !status.ok()) return door_->InItsWords(status);
+  if (absl::Status status = Admit(message, weight); !status.ok()) return Decided(status);
   for (const OutputKind kind : ReplyOrder(*problem_)) outputs_.push_back({kind, {}});
   sink_ = std::make_unique<DenseSink>(*problem_, [this](OutputKind kind, std::int64_t bytes) -> std::byte* {
     for (NamedOutput& output : outputs_) {
@@ -121,8 +121,17 @@ absl::StatusOr<grpc::ByteBuffer> WholeProblem::Complete(const AttentionReport& r
   })
                                                  : report.status;
   FreeProblem();
-  if (!status.ok()) return door_->InItsWords(status);
+  if (absl::Status said = Decided(status); !said.ok()) return said;
   return response;
+}
+
+absl::Status WholeProblem::Decided(const absl::Status& status) {
+  if (!record_.model.empty()) {
+    record_.status = status;
+    record_.total = Now() - whole_at_;
+    engine_.model_statistics.Count(record_);
+  }
+  return status.ok() ? status : door_->InItsWords(status);
 }
 
 void WholeProblem::Release() {

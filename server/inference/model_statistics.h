@@ -14,9 +14,9 @@ namespace attnd::server {
 
 class ModelStatistics {
  public:
-  // At the end of a request of a model. The four parts of one that was answered add up to the whole of it: `queue`,
-  // while it waited for compute; `compute_input`, from its last byte until its tensors were copied; `compute_infer`;
-  // and `compute_output`, from then until gRPC had taken the answer.
+  // As a request of a model is about to be answered; its total counts until then. The four parts of one that succeeded
+  // add up to it: `queue`, while it waited for compute; `compute_input`, from its last byte until its tensors were
+  // copied; `compute_infer`; and `compute_output`, from then until its answer was made.
   void Count(const RequestRecord& record);
 
   // Zeros for a model that nobody has asked.
