@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "server/json_fields.h"
 
 namespace attnd::server {
 namespace {
@@ -26,28 +27,6 @@ using nlohmann::json;
 
 constexpr std::size_t kIdentitiesMax = 10000, kListMax = 1000, kNameBytesMax = 64, kTextBytesMax = 1024;
 constexpr absl::string_view kNameLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-
-absl::Status Wrong(absl::string_view path, absl::string_view came, absl::string_view expected) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", came, ", expected ", expected));
-}
-
-// What came, in words that fit a line.
-std::string Came(const json& value) {
-  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-  if (text.size() > 64) text = absl::StrCat(text.substr(0, 64), "...");
-  return text;
-}
-
-absl::Status CheckKeys(const json& object, const std::string& path, std::initializer_list<absl::string_view> known) {
-  if (!object.is_object()) return Wrong(path, Came(object), "an object");
-  for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) == known.end()) {
-      return Wrong(absl::StrCat(path, ".", absl::CEscape(key.substr(0, kTextBytesMax))), "not known",
-                   absl::StrCat("one of ", absl::StrJoin(known, ", ")));
-    }
-  }
-  return absl::OkStatus();
-}
 
 // The strings of object[key]; none when it is absent.
 absl::StatusOr<std::vector<std::string>> Strings(const json& object, const std::string& path, const char* key) {

@@ -65,12 +65,14 @@ Engine::Engine(const ServerConfig& resolved)
       connections(config.streams_max),
       budget(LimitsOf(resolved)),
       store_budget(budget, resolved.store_bytes_max),
+      weight_sets(store_budget, limits()),
       admission(resolved, budget, ComputeRates{}),
       tensors(std::make_shared<TensorStore>(store_budget, absl::Milliseconds(resolved.store_ttl_ms))),
       watch(TickPeriod(resolved)),
       executor(static_cast<int>(resolved.threads)),
       rates(MeasureRates(executor)),
-      idle_memory(std::make_shared<IdleMemory>(BufferPool::Global(), budget, [] { malloc_trim(0); })) {
+      idle_memory(std::make_shared<IdleMemory>(BufferPool::Global(), budget, [] { malloc_trim(0); })),
+      weight_files(std::make_shared<WeightFiles>(weight_sets, resolved.weights_dir)) {
   admission.SetRates(rates);
   double peak = 0;
   for (int run = 0; run < 3; ++run) peak = std::max(peak, FmaPeak(executor).by_cpu_time);
@@ -121,7 +123,10 @@ void Engine::Done(const RequestRecord& record) {
 absl::StatusOr<DecodedProblem> Decode(const Engine& engine, const std::string& owner, const v1::AttendRequest& request,
                                       DataRule rule) {
   StoredNames names(*engine.tensors, owner);
-  return DecodeProblem(request, rule, &names);
+  absl::StatusOr<DecodedProblem> decoded = DecodeProblem(request, rule, &names);
+  if (!decoded.ok()) return decoded;
+  if (absl::Status status = UseWeightSet(engine.weight_sets, request, *decoded); !status.ok()) return status;
+  return decoded;
 }
 
 absl::StatusOr<Understood> Understand(const Engine& engine, const ProblemInputs& inputs, Delivery delivery) {

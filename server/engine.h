@@ -29,6 +29,8 @@
 #include "server/stall_watch.h"
 #include "server/store.h"
 #include "server/store_budget.h"
+#include "server/weight_files.h"
+#include "server/weight_sets.h"
 
 namespace attnd::server {
 
@@ -50,6 +52,7 @@ class Engine {
   std::atomic<std::int64_t> given_back_us{0};  // of all threads, what stopped problems did not take
   Budget budget;
   StoreBudget store_budget;  // of what stays under a name
+  WeightSets weight_sets;
   Admission admission;
   const std::shared_ptr<TensorStore> tensors;
   StallWatch watch;
@@ -57,6 +60,7 @@ class Engine {
   Executor executor;
   const ComputeRates rates;
   const std::shared_ptr<IdleMemory> idle_memory;
+  const std::shared_ptr<WeightFiles> weight_files;
 
   ProblemLimits limits() const { return {config.sequence_heads_max, config.rows_max, config.width_max}; }
 

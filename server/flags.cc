@@ -31,6 +31,9 @@ ABSL_FLAG(std::string, auth_file, "", "JSON file of identities and what each may
 ABSL_FLAG(bool, insecure, false, "listen beyond this machine without TLS");
 ABSL_FLAG(std::string, log_format, "text", "text or json, on stderr");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning, error or off");
+ABSL_FLAG(std::string, weights_dir, "",
+          "folder of weight sets: manifests (*.json) with safetensors files, read again when a manifest changes, and "
+          "put/, where sets that callers put survive a restart; empty: none");
 ABSL_FLAG(std::string, instruction_set, "auto", "auto, or avx2 so that answers are the same bytes on every machine");
 ABSL_FLAG(bool, reflection, false, "serve gRPC reflection, so that grpcurl needs no .proto");
 
@@ -121,6 +124,7 @@ absl::StatusOr<ServerConfig> ReadFlags() {
   config.insecure = absl::GetFlag(FLAGS_insecure);
   config.log_format = absl::GetFlag(FLAGS_log_format);
   config.log_level = absl::GetFlag(FLAGS_log_level);
+  config.weights_dir = absl::GetFlag(FLAGS_weights_dir);
   config.instruction_set = absl::GetFlag(FLAGS_instruction_set);
   config.reflection = absl::GetFlag(FLAGS_reflection);
   if (absl::Status status = CheckConfig(config); !status.ok()) return status;

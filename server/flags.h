@@ -64,6 +64,7 @@ struct ServerConfig {
   bool insecure = false;                                  // may listen beyond loopback without TLS
   std::string log_format = "text";                        // text or json
   std::string log_level = "info";                         // trace, debug, info, warning, error, off
+  std::string weights_dir;                                // see weight_files.h; empty: sets live in memory only
   std::string instruction_set = "auto";                   // auto or avx2
   bool reflection = false;
 };

@@ -20,6 +20,7 @@
 #include "server/small_call.h"
 #include "server/store_calls.h"
 #include "server/trace.h"
+#include "server/weight_set_calls.h"
 
 namespace attnd::server {
 namespace {
@@ -66,6 +67,10 @@ const std::vector<Gate::Method>& Gate::Methods() {
       {"inference.GRPCInferenceService/ModelConfig", "ModelConfig", &Gate::ModelConfig},
       {"inference.GRPCInferenceService/ModelStatistics", "ModelStatistics", &Gate::ModelStatistics},
       {"inference.GRPCInferenceService/RepositoryIndex", "RepositoryIndex", &Gate::RepositoryIndex},
+      {"attnd.v1.StoreService/PutWeightSet", "PutWeightSet", &Gate::PutWeightSet},
+      {"attnd.v1.StoreService/GetWeightSet", "GetWeightSet", &Gate::GetWeightSet},
+      {"attnd.v1.StoreService/ListWeightSets", "ListWeightSets", &Gate::ListWeightSets},
+      {"attnd.v1.StoreService/DeleteWeightSet", "DeleteWeightSet", &Gate::DeleteWeightSet},
       {"grpc.health.v1.Health/Check", "Check", &Gate::HealthCheck},
       {"grpc.health.v1.Health/Watch", "Watch", &Gate::HealthWatch},
       {"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "ServerReflectionInfo",
@@ -199,6 +204,27 @@ CallReactor* Gate::RepositoryIndex(CallContext* context, CallHead head) {
   return StartSmallCall<inference::RepositoryIndexRequest>(
       engine_, context, std::move(head),
       [this](const inference::RepositoryIndexRequest& request) { return AnswerRepositoryIndex(engine_, request); });
+}
+
+CallReactor* Gate::PutWeightSet(CallContext* context, CallHead head) {
+  return StartPutWeightSet(engine_, context, std::move(head));
+}
+
+CallReactor* Gate::GetWeightSet(CallContext* context, CallHead head) {
+  return StartSmallCall<v1::GetWeightSetRequest>(
+      engine_, context, std::move(head),
+      [this](const v1::GetWeightSetRequest& request) { return AnswerGetWeightSet(engine_, request); });
+}
+
+CallReactor* Gate::ListWeightSets(CallContext* context, CallHead head) {
+  return StartSmallCall<v1::ListWeightSetsRequest>(
+      engine_, context, std::move(head), [this](const v1::ListWeightSetsRequest&) {
+        return absl::StatusOr<v1::ListWeightSetsResponse>(AnswerListWeightSets(engine_));
+      });
+}
+
+CallReactor* Gate::DeleteWeightSet(CallContext* context, CallHead head) {
+  return StartDeleteWeightSet(engine_, context, std::move(head));
 }
 
 CallReactor* Gate::HealthCheck(CallContext* context, CallHead head) {

@@ -46,6 +46,10 @@ class Gate final : public grpc::CallbackGenericService {
   CallReactor* ModelConfig(CallContext* context, CallHead head);
   CallReactor* ModelStatistics(CallContext* context, CallHead head);
   CallReactor* RepositoryIndex(CallContext* context, CallHead head);
+  CallReactor* PutWeightSet(CallContext* context, CallHead head);
+  CallReactor* GetWeightSet(CallContext* context, CallHead head);
+  CallReactor* ListWeightSets(CallContext* context, CallHead head);
+  CallReactor* DeleteWeightSet(CallContext* context, CallHead head);
   CallReactor* HealthCheck(CallContext* context, CallHead head);
   CallReactor* HealthWatch(CallContext* context, CallHead head);
 

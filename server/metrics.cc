@@ -23,11 +23,33 @@ using prometheus::Histogram;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-constexpr absl::string_view kMethods[] = {
-    "Attend",          "AttendStream",  "ModelInfer",     "ModelStreamInfer",     "Plan",         "Info",
-    "PutTensor",       "AppendTensors", "GetTensor",      "ListTensors",          "DeleteTensor", "ServerLive",
-    "ServerReady",     "ModelReady",    "ServerMetadata", "ModelMetadata",        "ModelConfig",  "ModelStatistics",
-    "RepositoryIndex", "Check",         "Watch",          "ServerReflectionInfo", "other"};
+constexpr absl::string_view kMethods[] = {"Attend",
+                                          "AttendStream",
+                                          "ModelInfer",
+                                          "ModelStreamInfer",
+                                          "Plan",
+                                          "Info",
+                                          "PutTensor",
+                                          "AppendTensors",
+                                          "GetTensor",
+                                          "ListTensors",
+                                          "DeleteTensor",
+                                          "PutWeightSet",
+                                          "GetWeightSet",
+                                          "ListWeightSets",
+                                          "DeleteWeightSet",
+                                          "ServerLive",
+                                          "ServerReady",
+                                          "ModelReady",
+                                          "ServerMetadata",
+                                          "ModelMetadata",
+                                          "ModelConfig",
+                                          "ModelStatistics",
+                                          "RepositoryIndex",
+                                          "Check",
+                                          "Watch",
+                                          "ServerReflectionInfo",
+                                          "other"};
 constexpr std::size_t kMethodCount = std::size(kMethods);
 constexpr std::size_t kProblemMethodCount = 4;  // the first of them carry problems
 constexpr absl::string_view kIdentityClasses[] = {"anonymous", "token", "certificate"};

@@ -19,7 +19,9 @@ namespace {
 constexpr std::int64_t kFileBytesMax = 16 << 20;
 constexpr absl::Duration kPeriod = absl::Seconds(1);
 
-absl::StatusOr<std::string> ReadWhole(const std::string& path) {
+}  // namespace
+
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
   const auto wrong = [&path](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
   };
@@ -42,8 +44,6 @@ absl::StatusOr<std::string> ReadWhole(const std::string& path) {
   return contents;
 }
 
-}  // namespace
-
 ReloadedFiles::ReloadedFiles(std::string what, std::vector<std::string> paths,
                              std::function<absl::Status(const std::vector<std::string>&)> apply,
                              std::function<void(bool ok)> told)
@@ -54,7 +54,7 @@ absl::StatusOr<std::vector<std::string>> ReloadedFiles::Read(TokenDigest& digest
   std::string all;
   absl::Status status;
   for (const std::string& path : paths_) {
-    absl::StatusOr<std::string> content = ReadWhole(path);
+    absl::StatusOr<std::string> content = ReadSmallFile(path);
     if (!content.ok()) {
       status = content.status();
       all = std::string(status.message());

@@ -8,11 +8,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/auth.h"
 #include "server/stall_watch.h"
 
 namespace attnd::server {
+
+// All of a file of at most 16 MiB. INVALID_ARGUMENT names it.
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path);
 
 class ReloadedFiles final : public Watched {
  public:

@@ -19,6 +19,10 @@ Sender::~Sender() {
 
 void Sender::Do(std::function<void()> task) {
   if (!Executor::OnWorker()) return task();
+  Later(std::move(task));
+}
+
+void Sender::Later(std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
     tasks_.push_back(std::move(task));

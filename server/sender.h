@@ -1,6 +1,6 @@
 // The thread that sends what compute threads finished. They stand behind all others, so an answer would leave late by
 // them, and what sending takes would be nobody's share: with 16 callers of 1,8,64,64 this answers an eighth more.
-// Thread rule: Do from any thread.
+// Thread rule: every function from any thread.
 #pragma once
 
 #include <condition_variable>
@@ -21,6 +21,8 @@ class Sender {
 
   // At once where the caller is no compute thread, else soon, in the order asked.
   void Do(std::function<void()> task);
+  // Soon, on this thread, in the order asked.
+  void Later(std::function<void()> task);
 
  private:
   void Run();

@@ -82,7 +82,7 @@ absl::Status WritePortFile(absl::string_view flag, const std::string& path, int 
 struct Server::Parts {
   explicit Parts(const ServerConfig& config)
       : engine(config), gate(engine, access, health, !config.tls_certificate.empty()), acceptor(engine) {}
-  // Reads the auth file and the certificates, and again whenever they change.
+  // Reads the auth file, the certificates and the weight sets, and again whenever they change.
   absl::Status LoadFiles();
   // Calls `address` as a client would, from now on.
   void StartSelfProbe(const std::string& address);
@@ -139,6 +139,10 @@ absl::Status Server::Parts::LoadFiles() {
     }
   }
   for (const std::shared_ptr<ReloadedFiles>& watched : files) engine.watch.Add(watched);
+  if (absl::Status status = engine.weight_files->Start(); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--weights_dir: ", status.message()));
+  }
+  engine.watch.Add(engine.weight_files);
   return absl::OkStatus();
 }
 

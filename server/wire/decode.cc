@@ -283,6 +283,19 @@ absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, D
   return DecodedProblem{std::move(inputs), std::move(decoder.came), std::move(decoder.held), request.priority()};
 }
 
+absl::StatusOr<DecodedWeights> DecodeWeights(const v1::PutWeightSetRequest& request, const Names* names) {
+  Decoder decoder{DataRule::kWhole, names, CheckKnown(request)};
+  if (!request.has_projection()) decoder.Fail("projection: absent, expected the set's weights");
+  if (!decoder.status.ok()) return decoder.status;
+  DecodedWeights weights;
+  weights.projection = decoder.Projection(request.projection());
+  if (request.has_rotary()) weights.rotary = decoder.Rotary(request.rotary());
+  if (!decoder.status.ok()) return decoder.status;
+  weights.came = std::move(decoder.came);
+  weights.held = std::move(decoder.held);
+  return weights;
+}
+
 void ForEachTensor(ProblemInputs& inputs, absl::FunctionRef<void(absl::string_view, InputTensor&)> visit) {
   Visit("q", inputs.q, visit);
   Visit("k", inputs.k, visit);

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "attnd/v1/attention.pb.h"
+#include "attnd/v1/store.pb.h"
 #include "core/buffer.h"
 #include "core/problem.h"
 #include "proto/wire/raw_message.h"
@@ -77,6 +79,17 @@ absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, D
 // One tensor that stands alone, by the same rules, under `path` in errors; its extent joins `came`.
 absl::StatusOr<InputTensor> DecodeTensor(const v1::Tensor& tensor, absl::string_view path, DataRule rule,
                                          std::vector<TensorExtent>& came);
+
+// Weights that come to stay, with their rotary embedding.
+struct DecodedWeights {
+  ProjectionInputs projection;
+  std::optional<RotaryInputs> rotary;
+  std::vector<TensorExtent> came;
+  Held held;  // as of a DecodedProblem
+};
+
+// `request` is from RawMessage::ParseSkeleton. Calls CheckKnown. NOT_FOUND of `names`.
+absl::StatusOr<DecodedWeights> DecodeWeights(const v1::PutWeightSetRequest& request, const Names* names = nullptr);
 
 // Every tensor that came, under the path that pieces name it by: "q", "projection.w_q", "options.rotary.q_positions".
 void ForEachTensor(ProblemInputs& inputs, absl::FunctionRef<void(absl::string_view path, InputTensor& tensor)> visit);

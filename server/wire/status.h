@@ -27,9 +27,9 @@ absl::Status AtField(absl::string_view field, const absl::Status& status);
 // The answer when memory ran out in spite of admission.
 absl::Status OutOfMemory();
 
-// Runs `function`, which returns absl::Status; an allocation that fails in it becomes RESOURCE_EXHAUSTED.
+// Runs `function`, which returns absl::Status or StatusOr; an allocation that fails in it becomes RESOURCE_EXHAUSTED.
 template <typename Function>
-absl::Status CatchBadAlloc(Function&& function) {
+auto CatchBadAlloc(Function&& function) -> decltype(function()) {
   try {
     return function();
   } catch (const std::bad_alloc&) {
