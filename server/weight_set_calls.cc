@@ -99,7 +99,10 @@ CallReactor* StartChange(Engine& engine, CallContext* context, CallHead head, Ch
 
 absl::StatusOr<v1::PutWeightSetResponse> Put(Engine& engine, const std::string& owner,
                                              const v1::PutWeightSetRequest& request, RawMessage& raw) {
-  absl::StatusOr<DecodedWeights> decoded = DecodeWeights(request);
+  absl::StatusOr<DecodedWeights> decoded = [&] {
+    StoredNames names(*engine.tensors, owner);  // only while they are looked up: it holds the store's lock
+    return DecodeWeights(request, &names);
+  }();
   if (!decoded.ok()) return decoded.status();
   const ProjectionInputs& came = decoded->projection;
   absl::StatusOr<std::shared_ptr<WeightSet>> set =

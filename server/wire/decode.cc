@@ -283,7 +283,7 @@ absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, D
   return DecodedProblem{std::move(inputs), std::move(decoder.came), std::move(decoder.held), request.priority()};
 }
 
-absl::StatusOr<DecodedWeights> DecodeWeights(const v1::PutWeightSetRequest& request, const Names* names) {
+absl::StatusOr<DecodedWeights> DecodeWeights(const v1::PutWeightSetRequest& request, Names* names) {
   Decoder decoder{DataRule::kWhole, names, CheckKnown(request)};
   if (!request.has_projection()) decoder.Fail("projection: absent, expected the set's weights");
   if (!decoder.status.ok()) return decoder.status;

@@ -89,7 +89,7 @@ struct DecodedWeights {
 };
 
 // `request` is from RawMessage::ParseSkeleton. Calls CheckKnown. NOT_FOUND of `names`.
-absl::StatusOr<DecodedWeights> DecodeWeights(const v1::PutWeightSetRequest& request, const Names* names = nullptr);
+absl::StatusOr<DecodedWeights> DecodeWeights(const v1::PutWeightSetRequest& request, Names* names = nullptr);
 
 // Every tensor that came, under the path that pieces name it by: "q", "projection.w_q", "options.rotary.q_positions".
 void ForEachTensor(ProblemInputs& inputs, absl::FunctionRef<void(absl::string_view path, InputTensor& tensor)> visit);
