@@ -13,7 +13,7 @@ import attnd
 from attnd_server import AttndServer
 
 Q = np.ones((4, 8), np.float32)
-LARGE = np.zeros((1, 20000, 64), np.float32)
+LARGE = np.zeros((1, 100000, 64), np.float32)
 
 
 def test_each_kind_is_an_error_with_its_own_code():
