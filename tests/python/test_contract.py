@@ -23,6 +23,12 @@ def test_every_option_is_a_keyword():
     assert set(attnd.Options.__annotations__) == names(pb.Options) | names(pb.AttendRequest) - REQUEST
 
 
+def test_every_keyword_and_output_is_explained():
+    explained = attnd.Options.__doc__
+    assert not [name for name in attnd.Options.__annotations__ if f"\n    {name} " not in explained]
+    assert not [name for name in _contract.OUTPUTS if name != "output" and f'"{name}"' not in explained]
+
+
 @pytest.mark.parametrize(
     "ours, theirs", [("Rotary", "Rotary"), ("Projection", "Projection"), ("Statistics", "Statistics")]
 )

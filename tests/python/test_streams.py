@@ -70,7 +70,7 @@ def test_the_answer_is_the_same_bytes(small_blocks):
 
 
 def test_large_problems_travel_on_a_stream_by_themselves():
-    """The server takes messages of 65 MiB here, and neither of these fits one: 66 MiB in, and 72 MB out."""
+    """The server takes messages of 65 MiB, and none of these fits one: 66 MiB in, 72 MB out, and a bias of 72 MB."""
     with AttndServer(f"--message_bytes_max={65 << 20}") as server, attnd.connect(server.address) as client:
         k = np.random.default_rng(8).standard_normal((66, 4096, 64), np.float32)
         q = k[:, :1]
@@ -81,6 +81,9 @@ def test_large_problems_travel_on_a_stream_by_themselves():
         assert answer.output[5].tobytes() == one.output.tobytes()
         weights = client.attend(k[:5, :1100, :4], k[:5, :, :4], k[:5, :, :4], outputs="weights").weights
         assert weights.shape == (5, 1100, 4096) and np.allclose(weights.sum(axis=2), 1)
+        bias = np.zeros((5, 880, 4096), np.float32)
+        biased = client.attend(k[:5, :880, :4], k[:5, :, :4], k[:5, :, :4], bias=bias)
+        assert biased.output.shape == (5, 880, 4)
 
 
 def test_a_refusal_has_the_same_words(client):

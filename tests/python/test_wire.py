@@ -112,6 +112,14 @@ def test_a_tensor_that_is_none(stream, changes):
             asked(client, stream)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tensor_of_more_sequences_than_were_asked_about(stream):
+    with somebody_else(*replies(shape=[2, 1, 1, 1], columns=1, rows=2)) as client:
+        ones = np.ones((1, 2), np.float32)
+        with pytest.raises(attnd.Internal, match="the server"):
+            client.attend(ones, ones, ones, stream=stream)
+
+
 @pytest.mark.parametrize(
     "changes", [{"batch": 1}, {"batch": -1}, {"head": 5}, {"first_row": 1}, {"kind": 77}, {"rows": 2}], ids=str
 )

@@ -64,31 +64,58 @@ class Projection:
 
 
 class Options(TypedDict, total=False):
-    """The keywords of `attend` beside q, k and v. Absent means as the contract says; nothing is ignored."""
+    """The keywords of `attend` beside q, k and v. Absent means as the contract says; nothing is ignored.
 
-    x: Tensor  # [B, N, d_model] or [N, d_model], in place of q, k and v, with projection or weight_set
+    x             [B, N, d_model] or [N, d_model], in place of q, k and v, with projection or weight_set
+    projection    attnd.Projection: the weights that make q, k and v of x
+    weight_set    one that the server has: its name (the newest), or (name, version)
+    outputs       one or several beside the output, which always comes: "weights", "lse", "scores_dot", "scores_scaled",
+                  "scores_capped", "scores_biased", "projected_q", "projected_k", "projected_v"
+    scale         multiplies q . k; absent: 1 / sqrt(d_k); 0 and negative mean what they say
+    causal        key j is allowed when j <= p
+    window_left   >= 0: key j is allowed when j >= p - window_left
+    window_right  >= 0: key j is allowed when j <= p + window_right
+    q_offset      of each sequence, or one for all; absent: the last query sees the last key. p = i + q_offset
+    q_len         of each sequence, or one for all: rows beyond are 0 with LSE -inf
+    kv_len        of each sequence, or one for all: keys beyond are excluded
+    lengths       only with x: q_len and kv_len together
+    mask          bool, rank 1 to 4, broadcast from the right to [B, Hq, Nq, Nk] ([B, Nq, Nk] beside q of rank 3);
+                  True: allowed
+    bias          float, broadcast likewise, added after soft cap and ALiBi; exactly -inf excludes
+    softcap       > 0: s becomes softcap * tanh(s / softcap)
+    alibi_slopes  Hq of them: s becomes s - slope * |p - j|
+    sinks         Hq logits that take weight and have no value; -inf: none
+    rotary        attnd.Rotary: position embedding of q and k
+    page_table    [B, T] integers: k and v are pages, [P, Hkv, R, d] or by layout
+    layout        of q, k, v and the output: "bhnd", or "bnhd" for [B, N, H, d]
+    output_dtype  "float32", "float16", "bfloat16" or "float64"; absent: q's or x's
+    mode          "tiled", or "reference": the formula in float64, slow, which takes float64 tensors
+    priority      "low", "normal" or "high": what share of the server it gets; never changes an answer
+    """
+
+    x: Tensor
     projection: Projection
-    weight_set: str | tuple[str, int]  # one that the server has: its name (the newest), or name and version
-    outputs: Output | Iterable[Output]  # beside the output, which always comes: "lse", "weights", "scores_dot", ...
-    scale: float | None  # multiplies q . k; absent: 1 / sqrt(d_k); 0 and negative mean what they say
-    causal: bool  # key j is allowed when j <= p
-    window_left: int | None  # >= 0: key j is allowed when j >= p - window_left
-    window_right: int | None  # >= 0: key j is allowed when j <= p + window_right
-    q_offset: int | Sequence[int] | None  # of each sequence, or of all; absent: the last query sees the last key
-    q_len: int | Sequence[int] | None  # rows beyond are 0 with LSE -inf
-    kv_len: int | Sequence[int] | None  # keys beyond are excluded
-    lengths: int | Sequence[int] | None  # only with x: q_len and kv_len together
-    mask: Tensor  # bool, rank 1 to 4, broadcast from the right to [B, Hq, Nq, Nk]; True: allowed
-    bias: Tensor  # float, broadcast likewise, added after soft cap and ALiBi; exactly -inf excludes
-    softcap: float | None  # > 0: s becomes softcap * tanh(s / softcap)
-    alibi_slopes: Sequence[float] | None  # Hq of them: s becomes s - slope * |p - j|
-    sinks: Sequence[float] | None  # Hq logits that take weight and have no value; -inf: none
+    weight_set: str | tuple[str, int]
+    outputs: Output | Iterable[Output]
+    scale: float | None
+    causal: bool
+    window_left: int | None
+    window_right: int | None
+    q_offset: int | Sequence[int] | None
+    q_len: int | Sequence[int] | None
+    kv_len: int | Sequence[int] | None
+    lengths: int | Sequence[int] | None
+    mask: Tensor
+    bias: Tensor
+    softcap: float | None
+    alibi_slopes: Sequence[float] | None
+    sinks: Sequence[float] | None
     rotary: Rotary | None
-    page_table: Tensor  # [B, T] integers: k and v are pages, [P, Hkv, R, d] or by layout
-    layout: Literal["bhnd", "bnhd"]  # of q, k, v and the output
-    output_dtype: Literal["float32", "float16", "bfloat16", "float64"]  # absent: q's or x's
-    mode: Literal["tiled", "reference"]  # "reference": the formula in float64, slow; takes float64 tensors
-    priority: Literal["low", "normal", "high"]  # what share of the server it gets; never changes an answer
+    page_table: Tensor
+    layout: Literal["bhnd", "bnhd"]
+    output_dtype: Literal["float32", "float16", "bfloat16", "float64"]
+    mode: Literal["tiled", "reference"]
+    priority: Literal["low", "normal", "high"]
 
 
 @dataclass(frozen=True)
@@ -157,9 +184,10 @@ class Problem:
             dimensions = "bnhc"
         else:
             dimensions = "bhn" if kind == "lse" else "bhnc"
-        if array.ndim != len(dimensions):
+        gone = tuple(axis for axis, letter in enumerate(dimensions) if letter in self.dropped)
+        if array.ndim != len(dimensions) or any(array.shape[axis] != 1 for axis in gone):
             raise Internal(f"the server answered {kind} of shape {_arrays.shape_text(array.shape)}")
-        return np.squeeze(array, tuple(axis for axis, letter in enumerate(dimensions) if letter in self.dropped))
+        return array.squeeze(gone)
 
     def pin(self, weight_set: Any) -> None:
         """Holds the problem to this version of its weight set, whose tensors say what an output is."""
@@ -295,7 +323,6 @@ def problem(q: Tensor = None, k: Tensor = None, v: Tensor = None, **options: Unp
     like = q if given.get("x") is None else given["x"]
     if given.get("output_dtype") == "bfloat16" and _arrays.torch_of(like) is None:
         _arrays.numpy_dtype("bfloat16")  # an answer that could not be given is not asked for
-    sent = sum(tensor.data.nbytes for tensor in tensors.values() if isinstance(tensor, Wire))
     return Problem(
         request=request,
         like=like,
@@ -303,7 +330,7 @@ def problem(q: Tensor = None, k: Tensor = None, v: Tensor = None, **options: Unp
         layout=layout,
         from_x="x" in tensors,
         has_w_o=None if "weight_set" in given else weights is not None and weights.w_o is not None,
-        message_bytes=max(sent, _reply_bytes(tensors, outputs, layout)),
+        message_bytes=max(request.large_bytes(), _reply_bytes(tensors, given, outputs)),
     )
 
 
@@ -388,7 +415,7 @@ def _enum(name: str, value: Any, values: Mapping[str, int]) -> int:
 
 def _per_sequence(name: str, value: Any, batch: int | None) -> list[int]:
     array = np.asarray(value)
-    if array.dtype.kind not in "iu":
+    if array.dtype.kind not in "iu" and array.size:
         raise InvalidArgument(f"{name}: {array.dtype}, expected integers")
     if array.ndim == 0:
         if batch is None:
@@ -397,12 +424,17 @@ def _per_sequence(name: str, value: Any, batch: int | None) -> list[int]:
     return [int(number) for number in array.ravel()]
 
 
-def _reply_bytes(tensors: Mapping[str, Wire | Stored], outputs: Iterable[str], layout: str) -> int:
+def _reply_bytes(tensors: Mapping[str, Wire | Stored], given: Mapping[str, Any], outputs: Iterable[str]) -> int:
     """At least so many, 4 bytes an element: what matrices of queries by keys hold, and the output's rows."""
-    q, k, v = (tensors.get(name) for name in "qkv")
-    if not (isinstance(q, Wire) and isinstance(k, Wire) and isinstance(v, Wire)):
+    q, k, v, x = (tensors.get(name) for name in "qkvx")
+    if isinstance(x, Wire):
+        heads = given["projection"].q_heads if "projection" in given else 1
+        rows, keys, width = heads * math.prod(x.shape[:2]), x.shape[1], 0
+    elif isinstance(q, Wire) and isinstance(k, Wire) and isinstance(v, Wire):
+        rows, keys, width = math.prod(q.shape[:3]), k.shape[1 if given.get("layout") == "bnhd" else 2], v.shape[3]
+        if "page_table" in given:
+            keys *= np.shape(given["page_table"])[-1]
+    else:
         return 0
-    rows = math.prod(q.shape[:3])
-    keys = k.shape[1 if layout == "bnhd" else 2]
     matrices = sum(name == "weights" or name.startswith("scores_") for name in outputs)
-    return 4 * rows * (v.shape[3] + matrices * keys)
+    return 4 * rows * (width + matrices * keys)

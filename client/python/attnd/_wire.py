@@ -48,6 +48,10 @@ class Node:
     def encode(self) -> bytes:
         return b"".join(self.chunks()[0])
 
+    def large_bytes(self) -> int:
+        """What all arrays in the tree hold."""
+        return sum(part.large_bytes() if isinstance(part, Node) else part.nbytes for _, part in self.parts)
+
     def take_bytes(self, path: str = "") -> Iterator[tuple[str, "np.ndarray[Any, Any]"]]:
         """Takes every `data` out of the tree: yields the path of its message ("options.mask") and the bytes."""
         for name, part in self.parts:
