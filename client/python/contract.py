@@ -19,6 +19,8 @@ class ContractHook(BuildHookInterface):
         if self.target_name == "sdist":
             build_data["force_include"].update({str(proto / name): f"proto/{name}" for name in FILES})
             return
+        if version == "editable":
+            raise RuntimeError("the contract is made when the package is built: install it without --editable")
         from grpc_tools import protoc
 
         self.folder = tempfile.TemporaryDirectory(prefix="attnd-contract-")
@@ -26,9 +28,7 @@ class ContractHook(BuildHookInterface):
         options = (f"-I{proto}", f"--descriptor_set_out={descriptors}", "--include_imports")
         if protoc.main(["protoc", *options, *FILES]) != 0:
             raise RuntimeError(f"protoc could not read the contract in {proto}")
-        # An editable install takes what it is given to the same place beside the sources' path.
-        where = "force_include_editable" if version == "editable" else "force_include"
-        build_data.setdefault(where, {})[str(descriptors)] = "attnd/contract.binpb"
+        build_data["force_include"][str(descriptors)] = "attnd/contract.binpb"
 
     def finalize(self, version, build_data, artifact_path):
         if self.target_name != "sdist":
