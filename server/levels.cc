@@ -86,10 +86,6 @@ void AddLevels(Engine& engine) {
                    [&engine] { return Number(engine.executor.units_in_flight()); });
   metrics.AddGauge("attnd_buffer_pool_bytes", "Freed buffers that stay resident for the next problem.",
                    [] { return Number(BufferPool::Global().bytes_kept()); });
-  metrics.AddGauge("attnd_store_bytes", "Memory of named tensors and weight sets.",
-                   [&engine] { return Number(engine.store_budget.bytes_used()); });
-  metrics.AddGauge("attnd_store_allowed_bytes", "The flag store_bytes_max.",
-                   [&engine] { return Number(engine.store_budget.bytes_max()); });
   metrics.AddGauge("attnd_weight_sets", "Weight sets that are live, each version one.",
                    [&engine] { return Number(engine.weight_sets.size()); });
   const std::string loads = "attnd_weight_set_loads_total", loads_help = "Weight sets that files of weights_dir gave.";

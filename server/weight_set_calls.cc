@@ -97,12 +97,16 @@ CallReactor* StartChange(Engine& engine, CallContext* context, CallHead head, Ch
   return call.get();
 }
 
+// The store is locked no longer than this takes.
+absl::StatusOr<DecodedWeights> Decode(Engine& engine, const std::string& owner,
+                                      const v1::PutWeightSetRequest& request) {
+  StoredNames names(*engine.tensors, owner);
+  return DecodeWeights(request, &names);
+}
+
 absl::StatusOr<v1::PutWeightSetResponse> Put(Engine& engine, const std::string& owner,
                                              const v1::PutWeightSetRequest& request, RawMessage& raw) {
-  absl::StatusOr<DecodedWeights> decoded = [&] {
-    StoredNames names(*engine.tensors, owner);  // only while they are looked up: it holds the store's lock
-    return DecodeWeights(request, &names);
-  }();
+  absl::StatusOr<DecodedWeights> decoded = Decode(engine, owner, request);
   if (!decoded.ok()) return decoded.status();
   const ProjectionInputs& came = decoded->projection;
   absl::StatusOr<std::shared_ptr<WeightSet>> set =

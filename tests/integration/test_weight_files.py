@@ -294,7 +294,7 @@ def test_what_does_not_hold_up_is_refused_with_its_reason_and_nothing_changes(tm
         place(tmp_path / "good.safetensors", safetensors(arrays))
         place(tmp_path / "good.json", manifest("good", 1, ["good.safetensors"]))
         eventually("the good one is there", lambda: ("good", 1) in store.list())
-        before, stored = store.list(), f"attnd_store_bytes {2 * store.get('good').bytes}\n"
+        before, stored = store.list(), f"attnd_store_used_bytes {2 * store.get('good').bytes}\n"
         for index, (break_it, _) in enumerate(REFUSED.values()):
             file = tmp_path / f"x{index}.safetensors"
             file.write_bytes(safetensors(arrays))

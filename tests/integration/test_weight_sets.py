@@ -10,7 +10,8 @@ import pytest
 
 import wire
 from attnd.v1 import attention_pb2 as pb
-from attnd_server import AttndServer, eventually
+from attnd.v1 import store_pb2, store_pb2_grpc
+from attnd_server import CALL_SECONDS_MAX, AttndServer, eventually
 from weight_sets import Store, inline, named, projection, weights
 
 ROTARY = pb.Rotary(style=pb.ROTARY_STYLE_HALF, rotary_dim=16, rope_base=500000)
@@ -91,6 +92,22 @@ def test_a_set_has_a_rotary_embedding_of_its_own(store):
         store.answer("turned", rotary=rotary)
     store.put("straight", arrays)
     assert store.answer("straight", rotary=rotary) == right
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["in-out", "out-in"])
+def test_its_tensors_may_be_stored_ones(server, store, transposed):
+    arrays = weights(7)
+    message = projection(arrays, transposed=transposed)
+    tensors = store_pb2_grpc.StoreServiceStub(server.channel())
+    for role in ("w_q", "b_k"):
+        header = store_pb2.PutTensorHeader(name=f"stored.{role}", tensor=getattr(message, role))
+        tensors.PutTensor(iter([store_pb2.PutTensorRequest(header=header)]), timeout=CALL_SECONDS_MAX)
+        getattr(message, role).CopyFrom(pb.Tensor(name=f"stored.{role}"))
+    name = f"of-stored.{transposed}".lower()
+    store.put(name, message=message)
+    for role in ("w_q", "b_k"):  # it has copies
+        tensors.DeleteTensor(store_pb2.DeleteTensorRequest(name=f"stored.{role}"), timeout=CALL_SECONDS_MAX)
+    assert store.answer(name) == wire.attend(store.attention, inline(arrays)).raw
 
 
 def test_versions(store):
@@ -212,7 +229,7 @@ def test_what_does_not_fit_the_store_is_refused_and_leaves_nothing():
             store.put("giant", message=wire.projection(1, 1, **giant))
         assert "giant" not in names
         page = server.admin("/metrics")[1]
-        assert f"attnd_store_bytes {2 * first}" in page and "attnd_weight_sets 2" in page
+        assert f"attnd_store_used_bytes {2 * first}" in page and "attnd_weight_sets 2" in page
 
 
 def test_a_name_changes_under_load_in_one_step(store):
