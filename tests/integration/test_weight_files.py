@@ -1,4 +1,4 @@
-"""Weight sets as files: what was put survives a restart and a kill at any step; the operator's manifests are followed."""
+"""Weight sets as files: what was put survives a restart and a kill at any step; manifests are followed."""
 
 import errno
 import json

@@ -25,7 +25,8 @@ std::string Size(std::uint64_t bytes) { return std::string(reinterpret_cast<cons
 
 // Two tensors, of 2 and 3 elements.
 const std::string kHeader =
-    R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[1,3],"data_offsets":[8,14]}})";
+    R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+    R"("b":{"dtype":"BF16","shape":[1,3],"data_offsets":[8,14]}})";
 const std::string kData = "abcdefghijklmn";
 const std::string kFile = Size(kHeader.size()) + kHeader + kData;
 
@@ -127,7 +128,8 @@ TEST_F(WeightSourceTest, AHeaderThatIsWrittenIsRead) {
 TEST(WeightManifestTest, SaysWhatASetIsMadeOf) {
   const absl::StatusOr<WeightManifest> manifest = ParseManifest(
       R"({"name": "l0", "version": 3, "files": ["a", "b"], "q_heads": 8, "kv_heads": 2, "weights_transposed": true,
-          "tensors": {"w_q": "q", "b_o": "o"}, "rotary": {"style": "interleaved", "rotary_dim": 64, "rope_base": 5e5}})");
+          "tensors": {"w_q": "q", "b_o": "o"},
+          "rotary": {"style": "interleaved", "rotary_dim": 64, "rope_base": 5e5}})");
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->head.name, "l0");
   EXPECT_EQ(manifest->head.version, 3);
