@@ -1,6 +1,6 @@
 #include "server/inference/models.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -33,21 +33,27 @@ std::vector<ListedOutput> ListedOutputs(ModelKind model) {
 
 }  // namespace
 
-std::vector<Model> AllModels(const Engine&) {
-  return {{ModelKind::kAttention, "attention", "1"}, {ModelKind::kProjectedAttention, "projected_attention", "1"}};
+std::vector<Model> ListModels(const Engine& engine, const std::string& name) {
+  std::vector<Model> models;
+  if (name.empty() || name == kAttention) models.push_back({ModelKind::kAttention, kAttention, "1"});
+  if (name.empty() || name == kProjectedAttention) {
+    models.push_back({ModelKind::kProjectedAttention, kProjectedAttention, "1"});
+  }
+  for (const WeightSets::Listed& listed : engine.weight_sets.List(name)) {
+    const WeightSetHead& head = listed.set->head;
+    if (head.name == kAttention || head.name == kProjectedAttention) continue;
+    models.push_back({ModelKind::kWeightSet, head.name, absl::StrCat(head.version)});
+  }
+  return models;
 }
 
 absl::StatusOr<Model> FindModel(const Engine& engine, const std::string& name, const std::string& version) {
-  const std::vector<Model> models = AllModels(engine);
-  const Model* found = nullptr;
-  bool is_known = false;
-  for (const Model& model : models) {
-    if (model.name != name) continue;
-    is_known = true;
-    if (version.empty() || model.version == version) found = &model;  // the newest stands last
+  std::vector<Model> models = name.empty() ? std::vector<Model>() : ListModels(engine, name);
+  if (version.empty() && !models.empty()) return models.back();
+  for (Model& model : models) {
+    if (model.version == version) return std::move(model);
   }
-  if (found != nullptr) return *found;
-  if (is_known) {
+  if (!models.empty()) {
     return absl::NotFoundError(absl::StrCat("model_version: ", Quoted(version), ", not among those of ", Quoted(name)));
   }
   return absl::NotFoundError(
@@ -91,9 +97,7 @@ absl::StatusOr<inference::ModelMetadataResponse> AnswerModelMetadata(const Engin
   inference::ModelMetadataResponse response;
   response.set_name(model->name);
   response.set_platform("attnd");
-  for (const Model& other : AllModels(engine)) {
-    if (other.name == model->name) response.add_versions(other.version);
-  }
+  for (const Model& version : ListModels(engine, model->name)) response.add_versions(version.version);
   for (const Field& field : Fields()) {
     if (!field.is_input || !Takes(model->kind, field)) continue;
     auto& input = *response.add_inputs();
@@ -140,8 +144,7 @@ absl::StatusOr<inference::ModelConfigResponse> AnswerModelConfig(const Engine& e
 absl::StatusOr<inference::ModelStatisticsResponse> AnswerModelStatistics(
     const Engine& engine, const inference::ModelStatisticsRequest& request) {
   inference::ModelStatisticsResponse response;
-  for (const Model& model : AllModels(engine)) {
-    if (!request.name().empty() && request.name() != model.name) continue;
+  for (const Model& model : ListModels(engine, request.name())) {
     if (!request.version().empty() && request.version() != model.version) continue;
     *response.add_model_stats() = engine.model_statistics.Of(model.name, model.version);
   }
@@ -160,7 +163,7 @@ absl::StatusOr<inference::RepositoryIndexResponse> AnswerRepositoryIndex(
   inference::RepositoryIndexResponse response;
   const bool ready = !engine.lifecycle.draining();
   if (request.ready() && !ready) return response;
-  for (const Model& model : AllModels(engine)) {
+  for (const Model& model : ListModels(engine, "")) {
     inference::RepositoryIndexResponse::ModelIndex& index = *response.add_models();
     index.set_name(model.name);
     index.set_version(model.version);

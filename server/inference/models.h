@@ -18,8 +18,8 @@ struct Model {
   std::string version;  // "1" but for weight sets
 };
 
-// By name, then version.
-std::vector<Model> AllModels(const Engine& engine);
+// All of them, or those of one name; the newest version of a name comes last.
+std::vector<Model> ListModels(const Engine& engine, const std::string& name);
 
 // The newest version where none is asked for. NOT_FOUND.
 absl::StatusOr<Model> FindModel(const Engine& engine, const std::string& name, const std::string& version);

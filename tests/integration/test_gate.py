@@ -13,6 +13,7 @@ from aftermath import good_answer, random_request
 from attnd.v1 import attention_pb2 as pb
 from attnd.v1 import attention_pb2_grpc, store_pb2
 from attnd_server import CALL_SECONDS_MAX, ROOT, AttndServer, eventually, health_pb2
+from inference import inference_pb2
 
 ATTENTION = "attnd.v1.AttentionService"
 TOKENS = {name: f"token-of-{name}" for name in ("platform", "prober", "batch", "reader", "nobody")}
@@ -33,7 +34,7 @@ ANONYMOUS = {"methods": ["grpc.health.v1.Health/Check"]}
 def services():
     """Method -> whether it streams, (in, out), of every service in the project's .proto files."""
     methods = {}
-    for module in (pb, store_pb2, health_pb2):
+    for module in (pb, store_pb2, inference_pb2, health_pb2):
         file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
         for service in file.service:
             for method in service.method:

@@ -54,6 +54,8 @@ def infer_request(message, typed=False, **fields):
                 kind = "float32" if field.type == field.TYPE_FLOAT else "int64"
                 data = np.array(value, wire.STORAGE[kind]).tobytes()
                 add_input(request, name, DATATYPES[kind], [len(value)], data, typed)
+            elif field.name == "weight_set":
+                continue  # a model of its own, which the caller names
             elif field.message_type is not None:
                 add(value)
             elif field.enum_type is not None:

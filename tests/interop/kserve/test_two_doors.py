@@ -15,6 +15,7 @@ from attnd.v1 import attention_pb2 as pb
 from attnd_server import CALL_SECONDS_MAX, AttndServer
 from inference import inference_pb2 as infer_pb
 from test_cases import GIVEN, dtype_of, request_of
+from weight_sets import Store, inline, named, weights
 
 REFUSED = StatusCode.INVALID_ARGUMENT
 
@@ -315,8 +316,8 @@ def test_a_drain_answers_what_came_and_ends_the_stream():
         assert server.wait() == 0
 
 
-def statistics(infer, name="attention"):
-    request = infer_pb.ModelStatisticsRequest(name=name)
+def statistics(infer, name="attention", **version):
+    request = infer_pb.ModelStatisticsRequest(name=name, **version)
     (model,) = infer.ModelStatistics(request, timeout=CALL_SECONDS_MAX).model_stats
     return model
 
@@ -380,3 +381,27 @@ def test_what_models_say_of_themselves(infer):
         if field.message_type is pb.Tensor.DESCRIPTOR
         or field.label == field.LABEL_REPEATED and field.enum_type is None
     }
+
+
+def test_each_version_of_a_weight_set_is_a_model():
+    with AttndServer() as server:
+        store, infer = Store(server), infer_wire.stub_of(server)
+        arrays = [weights(seed) for seed in (1, 2)]
+        for each in arrays:
+            store.put("llama.layer0", each)
+        index = infer.RepositoryIndex(infer_pb.RepositoryIndexRequest(), timeout=CALL_SECONDS_MAX).models
+        assert [(m.name, m.version) for m in index][2:] == [("llama.layer0", "1"), ("llama.layer0", "2")]
+        metadata = infer.ModelMetadata(infer_pb.ModelMetadataRequest(name="llama.layer0"), timeout=CALL_SECONDS_MAX)
+        assert list(metadata.versions) == ["1", "2"] and "w_q" not in [t.name for t in metadata.inputs]
+        for version, which in (("", 1), ("1", 0), ("2", 1)):
+            right = infer_wire.native_of(server.stub(), inline(arrays[which], causal=True))
+            request = infer_wire.infer_request(named("llama.layer0", causal=True))
+            request.model_name, request.model_version = "llama.layer0", version
+            reply = infer.ModelInfer(request, timeout=CALL_SECONDS_MAX)
+            assert infer_wire.raw_of(reply) == right and reply.model_version == str(which + 1)
+        assert statistics(infer, "llama.layer0", version="2").inference_count == 2
+        request.model_version = "3"
+        assert infer_wire.refusal(infer.ModelInfer, request)[0] == StatusCode.NOT_FOUND
+        infer_wire.add_input(request, "w_q", "FP32", [1], bytes(4))
+        request.model_version = "2"
+        assert 'inputs["w_q"]: unknown to model llama.layer0' in infer_wire.refusal(infer.ModelInfer, request)[1]
