@@ -15,6 +15,7 @@
 #include "core/open_blocks.h"
 #include "core/pack.h"
 #include "core/projection.h"
+#include "core/projection_share.h"
 #include "core/reference.h"
 #include "core/reference_units.h"
 #include "core/rotary.h"
@@ -39,8 +40,8 @@ constexpr double kMultiplyAddsPerSecond = 5e10;
 
 // A phase is `items` pieces of work, each of about `cost` multiply-adds, in any order and all of them before the next
 // phase; whether they write rows to the sink decides whether its HasRoom holds them back. A piece that gave way returns
-// its rest. `ready`, where given, says how many of the first items have what they read (core/arrival.h). What is done
-// with a phase is up to whoever takes it: one of the two below.
+// its rest. `ready`, where given, says how many of the first items have what they read (core/arrival.h). `meeting` is
+// Phase::meeting. What is done with a phase is up to whoever takes it: one of the two below.
 enum class Sink { kUntouched, kWritten };
 using ReadyItems = std::function<std::int64_t()>;
 
@@ -69,10 +70,12 @@ struct ForExecutor {
   double& multiply_adds;  // of all phases
 
   template <class Work>
-  void operator()(std::int64_t items, std::int64_t cost, Sink writes, Work work, ReadyItems ready = nullptr) const {
+  void operator()(std::int64_t items, std::int64_t cost, Sink writes, Work work, ReadyItems ready = nullptr,
+                  bool meeting = false) const {
     const std::int64_t group = std::max<std::int64_t>(1, kUnitMultiplyAddsMin / std::max<std::int64_t>(1, cost));
     Phase phase;
     phase.units = CeilDiv(items, group);
+    phase.meeting = meeting;
     phase.unit_time = absl::Seconds(static_cast<double>(group) * static_cast<double>(cost) / kMultiplyAddsPerSecond);
     phase.run = [items, group, work = std::move(work)](std::int64_t unit,
                                                        WorkerContext& context) -> std::unique_ptr<Rest> {
@@ -101,8 +104,8 @@ struct RightHere {
   const CancelToken& cancel;
 
   template <class Work>
-  void operator()(std::int64_t items, std::int64_t /*cost*/, Sink /*writes*/, Work work,
-                  ReadyItems /*ready*/ = nullptr) const {
+  void operator()(std::int64_t items, std::int64_t /*cost*/, Sink /*writes*/, Work work, ReadyItems /*ready*/ = nullptr,
+                  bool /*meeting*/ = false) const {
     for (std::int64_t item = 0; item < items && !cancel.ShouldStop(); ++item) work(item, context);
   }
 };
@@ -123,18 +126,79 @@ class ProjectUnit final : public ResumableUnit {
   ProjectionRows product_;
 };
 
+// A block of products that problems share, or, `to_the_end`, all that are left.
+class SharedUnit final : public ResumableUnit {
+ public:
+  SharedUnit(WorkerContext& context, SharedRows& rows, bool to_the_end)
+      : ResumableUnit(context), rows_(rows), to_the_end_(to_the_end) {}
+
+ private:
+  bool GoOn(const WorkerContext& context, Scratch& scratch) override {
+    do {
+      if (!block_.has_value()) block_ = rows_.Take();
+      if (!block_.has_value()) return true;
+      if (!rows_.Project(*block_, scratch.Reserve(ProjectionScratchBytes()), context)) return false;
+      block_.reset();
+    } while (to_the_end_);
+    return true;
+  }
+
+  SharedRows& rows_;
+  const bool to_the_end_;
+  std::optional<std::size_t> block_;
+};
+
+class RestOfBringing final : public Rest {
+ public:
+  explicit RestOfBringing(SharedRows& rows) : rows_(rows) {}
+  bool Run(WorkerContext& context) override { return rows_.BringOthers(context); }
+
+ private:
+  SharedRows& rows_;
+};
+
+template <class Take>
+void AddShared(SharedRows& rows, std::int64_t block_cost, Take take, ReadyItems ready = nullptr) {
+  const auto add = [&](std::int64_t items, std::int64_t cost, bool to_the_end) {
+    take(
+        items, cost, Sink::kUntouched,
+        [&rows, to_the_end](std::int64_t, WorkerContext& context) {
+          return Begin<SharedUnit>(context, rows, to_the_end);
+        },
+        std::exchange(ready, nullptr), !to_the_end);
+  };
+  add(rows.blocks(), std::max(block_cost, kUnitMultiplyAddsMin), false);  // a unit each
+  add(1, kUnitMultiplyAddsMin, true);  // what others began and gave back when there was no unit left
+}
+
+// Whether the problem's rows are few enough to share products with others.
+bool SharesProducts(const Problem& problem) {
+  const std::int64_t rows = problem.batch * problem.q_rows;
+  return !problem.reference && problem.projection.has_value() && 0 < rows && rows <= kSharingRowsMax;
+}
+
 template <class Take>
 void AddProjection(Run* run, Take take) {
   const Problem& problem = *run->problem;
+  const Projection& projection = *problem.projection;
   const std::int64_t rows = problem.batch * problem.q_rows;
-  struct Target {
-    const Linear* linear;
-    float* out;
-  };
-  const Target targets[] = {{&problem.projection->q, run->tiles->projected_q.data()},
-                            {&problem.projection->k, run->tiles->projected_k.data()},
-                            {&problem.projection->v, run->tiles->projected_v.data()}};
-  for (const Target& target : targets) {
+  const std::vector<SharedRows::Product> targets = {{&projection.q, run->tiles->projected_q.data()},
+                                                    {&projection.k, run->tiles->projected_k.data()},
+                                                    {&projection.v, run->tiles->projected_v.data()}};
+  if (SharesProducts(problem)) {
+    const auto blocks_there = [](const Problem& p, const Arrived& arrived) {
+      return RowBlocksOfX(p, kProjectionRows, arrived);
+    };
+    const ReadyItems is_there = WhileComing(run, blocks_there);
+    const ProjectionRows x{nullptr, projection.x.dtype, projection.x.data, projection.d_model, rows};
+    SharedRows& shared = run->x_rows.emplace(x, targets, *run->cancel, is_there);
+    const std::int64_t blocks = shared.blocks();
+    AddShared(
+        shared, rows * projection.d_model * std::min(kProjectionColumns, projection.q.out), take,
+        is_there == nullptr ? is_there : [is_there, blocks] { return is_there() * blocks; });
+    return;
+  }
+  for (const SharedRows::Product& target : targets) {
     const std::int64_t blocks = CeilDiv(target.linear->out, kProjectionColumns);
     take(
         CeilDiv(rows, kProjectionRows) * blocks,
@@ -348,7 +412,7 @@ void AddAttention(Run* run, Take take) {
        });
 }
 
-// [rows of one sequence, Hq * d_v] times W_O; rows beyond q_len are 0.
+// [rows of one sequence, Hq * d_v] times W_O, unless they were projected with others'; rows beyond q_len are 0.
 class ProjectOutUnit final : public ResumableUnit {
  public:
   ProjectOutUnit(WorkerContext& context, struct Run& run, const Place& place)
@@ -357,10 +421,15 @@ class ProjectOutUnit final : public ResumableUnit {
         block_{OutputKind::kOutput, run.problem->output_dtype, place.b, 0, place.first_row,
                place.rows,          run.problem->d_out},
         blocks_(run.sink),
-        out_(place.rows * block_.columns) {
+        out_(run.attended_rows.has_value() ? 0 : place.rows * block_.columns),
+        values_(out_.data()) {
     const Linear& linear = *run.problem->projection->o;
-    const float* const heads =
-        run.tiles->heads_out.data() + (place.b * run.problem->q_rows + place.first_row) * linear.in;
+    const std::int64_t row = place.b * run.problem->q_rows + place.first_row;
+    if (run.attended_rows.has_value()) {
+      values_ = run.projected_out.data() + row * block_.columns;
+      return;
+    }
+    const float* const heads = run.tiles->heads_out.data() + row * linear.in;
     product_ = {&linear,
                 DType::kFloat32,
                 reinterpret_cast<const std::byte*>(heads),
@@ -379,7 +448,7 @@ class ProjectOutUnit final : public ResumableUnit {
     if (blocks_.count() == 0) blocks_.Open(block_);
     for (; stored_rows_ < block_.rows; ++stored_rows_) {
       if (context.ShouldPause()) return false;
-      float* const values = out_.data() + stored_rows_ * block_.columns;
+      float* const values = values_ + stored_rows_ * block_.columns;
       if (block_.first_row + stored_rows_ >= run_.problem->q_len[static_cast<std::size_t>(block_.batch)])
         std::fill_n(values, block_.columns, 0.0F);
       const RowSpan& span = blocks_.span(0);
@@ -393,6 +462,7 @@ class ProjectOutUnit final : public ResumableUnit {
   const RowBlock block_;
   OpenBlocks blocks_;
   const AlignedBuffer<float> out_;  // [rows, d_out]
+  float* values_;                   // likewise: out_, or in projected_out
   ProjectionRows product_;          // into out_
   std::int64_t stored_rows_ = 0;
 };
@@ -401,8 +471,26 @@ template <class Take>
 void AddProjectOut(Run* run, Take take) {
   const Problem& problem = *run->problem;
   const Linear& linear = *problem.projection->o;
-  take(problem.batch * CeilDiv(problem.q_rows, kProjectionRows), kProjectionRows * linear.in * linear.out,
-       Sink::kWritten, [run](std::int64_t item, WorkerContext& context) {
+  std::int64_t cost = kProjectionRows * linear.in * linear.out;
+  if (SharesProducts(problem)) {
+    const std::int64_t rows = problem.batch * problem.q_rows;
+    run->projected_out = AlignedBuffer<float>(rows * linear.out);
+    const ProjectionRows attended{nullptr, DType::kFloat32,
+                                  reinterpret_cast<const std::byte*>(run->tiles->heads_out.data()), linear.in, rows};
+    SharedRows& shared =
+        run->attended_rows.emplace(attended, std::vector{SharedRows::Product{&linear, run->projected_out.data()}},
+                                   *run->cancel, [run] { return run->attended.load(); });
+    take(1, kUnitMultiplyAddsMin, Sink::kUntouched, [run](std::int64_t, WorkerContext&) { run->attended = true; });
+    const auto bring = [&shared](std::int64_t, WorkerContext& context) -> std::unique_ptr<Rest> {
+      if (shared.BringOthers(context)) return nullptr;
+      return std::make_unique<RestOfBringing>(shared);
+    };
+    take(1, kUnitMultiplyAddsMin, Sink::kUntouched, bring, nullptr, /*meeting=*/true);
+    AddShared(shared, rows * linear.in * std::min(kProjectionColumns, linear.out), take);
+    cost = problem.q_rows * linear.out;
+  }
+  take(problem.batch * CeilDiv(problem.q_rows, kProjectionRows), cost, Sink::kWritten,
+       [run](std::int64_t item, WorkerContext& context) {
          return Begin<ProjectOutUnit>(context, *run, PlaceOf(item, 1, run->problem->q_rows, kProjectionRows));
        });
 }
@@ -508,10 +596,21 @@ std::shared_ptr<Job> StartAttention(std::shared_ptr<const Problem> problem, RowS
   }
   job_class.is_long = multiply_adds > kShortMultiplyAddsMax;
   job_class.deadline = cancel->deadline();
+  const std::int64_t weight = job_class.weight;
   auto job = std::make_shared<Job>(
       std::move(phases), std::move(cancel),
-      [run, done = std::move(done)](const JobReport& report) { done(run->Report(report)); }, std::move(job_class));
-  executor.Submit(job);
+      [run, done = std::move(done)](const JobReport& report) {
+        run->Leave();
+        done(run->Report(report));
+      },
+      std::move(job_class));
+  run->Enter(executor, job, weight);
+  try {
+    executor.Submit(job);
+  } catch (const std::bad_alloc&) {
+    run->Leave();
+    throw;
+  }
   return job;
 }
 

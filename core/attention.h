@@ -71,6 +71,8 @@ struct AttentionReport : JobReport {
   std::int64_t nonfinite_rows = 0;
   std::int64_t tiles = 0;      // query tiles times key tiles over all heads; 0 in reference mode
   std::int64_t tiles_run = 0;  // of these; others were excluded whole, or not reached before a stop
+  // Blocks of weights that were multiplied with rows of other problems too (core/projection_share.h).
+  std::int64_t weight_blocks_shared = 0;
 };
 
 // Runs the problem, as one of the jobs of job_class.client and at that weight (the rest of job_class is found here);

@@ -111,15 +111,45 @@ void Executor::Submit(std::shared_ptr<Job> job) {
 
 void Executor::Wake(const std::shared_ptr<Job>& job) {
   const std::lock_guard lock(mutex_);
-  if (job->finished_ || job->stopped_) return;
-  if (job->cancel_->ShouldStop()) {
-    job->stopped_ = true;
-    stopped_.push_back(job.get());
-    CountWaiting();
-  } else {
-    Enqueue(*job);
+  if (!job->finished_) LookAt(*job);
+}
+
+bool Executor::Hold(Job& job) {
+  const std::lock_guard lock(mutex_);
+  if (job.submitted_ == absl::Time() || job.finished_ || job.cancel_->ShouldStop()) return false;
+  if (job.started_ == absl::Time()) job.started_ = Now();
+  ++job.running_;
+  return true;
+}
+
+void Executor::Release(Job& job, bool done, absl::Duration worked, const WorkerContext& context) {
+  const std::lock_guard lock(mutex_);
+  ChargeInstead(job, worked, context);
+  const Phase& phase = job.phases_[job.phase_];
+  if (done && job.next_unit_ < phase.units) {
+    ++job.next_unit_;
+    job.estimated_done_ += phase.unit_time;
   }
-  work_.notify_one();
+  if (--job.running_ == 0) LookAt(job);
+}
+
+void Executor::BringOn(Job& job, WorkerContext& context) {
+  std::unique_lock lock(mutex_);
+  if (job.finished_) return;
+  const absl::Duration start = ThreadCpuTime();
+  const std::int64_t own = context.own;
+  while (!Exhausted(job) && !job.phases_[job.phase_].meeting && HasWork(job) && !context.ShouldPause()) {
+    RunUnit(job, context, lock);
+  }
+  context.own = own;
+  ChargeInstead(job, ThreadCpuTime() - start, context);
+  if (job.running_ == 0) LookAt(job);
+}
+
+void Executor::ChargeInstead(Job& job, absl::Duration worked, const WorkerContext& context) {
+  context.for_others += worked;
+  job.worked_ += worked;
+  queue_.Charge(job, absl::ToDoubleSeconds(worked));
 }
 
 std::int64_t Executor::jobs_in_flight() const {
@@ -140,6 +170,16 @@ std::int64_t Executor::units_in_flight() const {
 void Executor::Enqueue(Job& job) {
   queue_.Push(job);
   CountWaiting();
+}
+
+void Executor::LookAt(Job& job) {
+  if (!job.cancel_->ShouldStop()) {
+    Enqueue(job);
+  } else if (!std::exchange(job.stopped_, true)) {
+    stopped_.push_back(&job);
+    CountWaiting();
+  }
+  work_.notify_one();
 }
 
 void Executor::CountWaiting() {
@@ -176,13 +216,14 @@ void Executor::RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::
   const absl::Duration cpu_start = ThreadCpuTime();
   if (job.started_ == absl::Time()) job.started_ = start;
   context.slice_end = start + kSlice;
+  context.for_others = absl::ZeroDuration();
   bool goes_on = true, others_wait = false;
   do {
     RunUnit(job, context, lock);
     goes_on = !Exhausted(job) && HasWork(job);
     others_wait = waiting_ > (job.queued() ? 1 : 0);
   } while (goes_on && !(others_wait && job.job_class().is_long) && Now() < context.slice_end);
-  const absl::Duration used = ThreadCpuTime() - cpu_start;
+  const absl::Duration used = ThreadCpuTime() - cpu_start - context.for_others;
   job.worked_ += used;
   queue_.Charge(job, absl::ToDoubleSeconds(used - kSlice));
   if (goes_on) {
@@ -275,6 +316,7 @@ void Executor::Work(int worker) {
       Job& stopped = *stopped_.back();
       stopped_.pop_back();
       CountWaiting();
+      stopped.stopped_ = false;
       if (stopped.running_ == 0) End(stopped, lock);  // else whoever runs it does
       continue;
     }

@@ -63,6 +63,8 @@ struct WorkerContext {
   const std::atomic<std::int64_t>* waiting = nullptr;
   std::int64_t own = 0;  // of these, the unit's own job
   absl::Time slice_end;
+  // Of this slice, what units of other jobs are charged for: see Executor::Release.
+  mutable absl::Duration for_others;
 };
 
 // What is left of a unit that gave way, to be taken up by any worker.
@@ -80,6 +82,8 @@ struct Phase {
   std::function<std::unique_ptr<Rest>(std::int64_t unit, WorkerContext& context)> run;
   // When set, no unit of this number or a higher one starts; Executor::Wake says that there may be more.
   std::function<std::int64_t()> ready;
+  // Jobs meet here, and BringOn goes no further.
+  bool meeting = false;
 };
 
 // What happened to a job, handed to its owner once.
@@ -134,6 +138,16 @@ class Executor {
   // Looks again at a job whose units were not ready, or at once at one that should stop.
   void Wake(const std::shared_ptr<Job>& job);
 
+  // A unit of one job may do a unit of another job beside its own. From a Hold that gave true to its
+  // Release the other counts as having one more unit that runs: it neither ends nor goes on to its next phase. False
+  // when it is not submitted yet, was stopped or has ended.
+  bool Hold(Job& job);
+  // `done`: the phase has one unit less to run. `worked` is charged to the job, not to that of `context`'s unit.
+  void Release(Job& job, bool done, absl::Duration worked, const WorkerContext& context);
+  // From a unit of another job, which needs no scratch: runs what the job can run now, at its own charge, up to a
+  // phase where jobs meet.
+  void BringOn(Job& job, WorkerContext& context);
+
   // Whether the caller is a worker, of any pool.
   static bool OnWorker();
 
@@ -149,6 +163,10 @@ class Executor {
   // One slice of a job that has something to run.
   void RunSlice(Job& job, WorkerContext& context, std::unique_lock<std::mutex>& lock);
   void Enqueue(Job& job);
+  // The same, and at once where the job should stop.
+  void LookAt(Job& job);
+  // Takes it from the job whose slice `context` is in.
+  void ChargeInstead(Job& job, absl::Duration worked, const WorkerContext& context);
   void CountWaiting();
   // One unit, or the rest of one, with `lock` released meanwhile.
   void RunUnit(Job& job, WorkerContext& context, std::unique_lock<std::mutex>& lock);

@@ -86,6 +86,9 @@ struct Linear {
   bool transposed = false;
   std::optional<DType> bias_dtype;
   const std::byte* bias = nullptr;  // [out], null when there is none
+
+  // The same matrix and bias at the same address.
+  bool operator==(const Linear&) const = default;
 };
 
 struct Projection {

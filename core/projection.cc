@@ -10,6 +10,9 @@
 namespace attnd {
 namespace {
 
+// Rows of different callers are filled up to a multiple of this.
+constexpr std::int64_t kRowsStep = 4;
+
 // Where a block [depth, columns] of the weights starts, and how far apart its rows are.
 struct WeightBlock {
   const float* data = nullptr;
@@ -33,45 +36,71 @@ WeightBlock LoadBlock(const Linear& linear, std::int64_t depth, std::int64_t dep
   return {scratch, kProjectionColumns};
 }
 
-// Takes the next block [depth, columns] of the weights into the sums, and the bias after the last.
-void ProjectBlock(const ProjectionRows& at, std::int64_t columns, std::byte* scratch) {
-  const Linear& linear = *at.linear;
-  auto* const x_scratch = reinterpret_cast<float*>(scratch);
-  float* const weight_scratch = x_scratch + kProjectionRows * kProjectionDepth;
-  float* const bias = weight_scratch + kProjectionDepth * kProjectionColumns;
-  const std::int64_t depths = std::min(kProjectionDepth, linear.in - at.depth);
-  const float* a = reinterpret_cast<const float*>(at.x) + at.depth;
-  std::int64_t lda = at.x_stride;
-  if (at.x_dtype != DType::kFloat32) {
-    for (std::int64_t row = 0; row < at.rows; ++row) {
-      WidenToFloat(at.x_dtype, at.x + (row * at.x_stride + at.depth) * ElementBytes(at.x_dtype), depths,
-                   x_scratch + row * kProjectionDepth);
-    }
-    a = x_scratch;
-    lda = kProjectionDepth;
-  }
-  const WeightBlock block = LoadBlock(linear, at.depth, depths, at.column, columns, weight_scratch);
-  Gemm({at.rows, columns, depths, lda, block.stride, at.out_stride, at.depth > 0}, a, block.data, at.out + at.column);
-  if (at.depth + depths < linear.in || linear.bias == nullptr) return;
-  WidenToFloat(*linear.bias_dtype, linear.bias + at.column * ElementBytes(*linear.bias_dtype), columns, bias);
-  for (std::int64_t row = 0; row < at.rows; ++row) AddBias(at.out + row * at.out_stride + at.column, bias, columns);
-}
-
 }  // namespace
 
 std::int64_t ProjectionScratchBytes() {
   return (kProjectionRows * kProjectionDepth + kProjectionDepth * kProjectionColumns + kProjectionColumns) * 4;
 }
 
-bool Project(ProjectionRows& next, std::byte* scratch, const CancelToken& cancel, const WorkerContext& context) {
-  while (next.column < next.end_column) {
-    const std::int64_t columns = std::min(kProjectionColumns, next.end_column - next.column);
-    for (; next.depth < next.linear->in; next.depth += kProjectionDepth) {
-      if (cancel.ShouldStop() || context.ShouldPause()) return false;
-      ProjectBlock(next, columns, scratch);
+void ProjectBlock(std::span<ProjectionRows* const> together, std::byte* scratch) {
+  const ProjectionRows& at = *together.front();
+  const Linear& linear = *at.linear;
+  const bool alone = together.size() == 1;
+  auto* const x_scratch = reinterpret_cast<float*>(scratch);
+  float* const weight_scratch = x_scratch + kProjectionRows * kProjectionDepth;
+  float* const bias = weight_scratch + kProjectionDepth * kProjectionColumns;
+  const std::int64_t columns = std::min(kProjectionColumns, at.end_column - at.column);
+  const std::int64_t depths = std::min(kProjectionDepth, linear.in - at.depth);
+  // Where A and C lie, and the rows of them.
+  const float* a = x_scratch;
+  float* c = x_scratch + kRowsTogetherMax * kProjectionDepth;
+  std::int64_t lda = kProjectionDepth, ldc = kProjectionColumns, rows = 0;
+  if (alone) {
+    c = at.out + at.column;
+    ldc = at.out_stride;
+  }
+  if (alone && at.x_dtype == DType::kFloat32) {
+    a = reinterpret_cast<const float*>(at.x) + at.depth;
+    lda = at.x_stride;
+    rows = at.rows;
+  } else {
+    for (const ProjectionRows* const part : together) {
+      for (std::int64_t row = 0; row < part->rows; ++row, ++rows) {
+        WidenToFloat(part->x_dtype, part->x + (row * part->x_stride + part->depth) * ElementBytes(part->x_dtype),
+                     depths, x_scratch + rows * kProjectionDepth);
+        if (!alone && part->depth > 0)
+          std::copy_n(part->out + row * part->out_stride + part->column, columns, c + rows * kProjectionColumns);
+      }
     }
-    next.column += columns;
-    next.depth = 0;
+  }
+  if (!alone) {
+    // A kernel is made for every number of rows: few numbers.
+    for (; rows % kRowsStep != 0; ++rows) {
+      std::fill_n(x_scratch + rows * kProjectionDepth, depths, 0.0F);
+      std::fill_n(c + rows * kProjectionColumns, columns, 0.0F);
+    }
+  }
+  const WeightBlock block = LoadBlock(linear, at.depth, depths, at.column, columns, weight_scratch);
+  Gemm({rows, columns, depths, lda, block.stride, ldc, at.depth > 0}, a, block.data, c);
+  const bool last = at.depth + depths == linear.in;
+  if (last && linear.bias != nullptr)
+    WidenToFloat(*linear.bias_dtype, linear.bias + at.column * ElementBytes(*linear.bias_dtype), columns, bias);
+  for (ProjectionRows* const part : together) {
+    for (std::int64_t row = 0; row < part->rows; ++row, c += ldc) {
+      float* const out = part->out + row * part->out_stride + part->column;
+      if (!alone) std::copy_n(c, columns, out);
+      if (last && linear.bias != nullptr) AddBias(out, bias, columns);
+    }
+    part->depth = last ? 0 : part->depth + depths;
+    part->column += last ? columns : 0;
+  }
+}
+
+bool Project(ProjectionRows& next, std::byte* scratch, const CancelToken& cancel, const WorkerContext& context) {
+  ProjectionRows* const alone[] = {&next};
+  while (!next.done()) {
+    if (cancel.ShouldStop() || context.ShouldPause()) return false;
+    ProjectBlock(alone, scratch);
   }
   return true;
 }

@@ -13,6 +13,7 @@
 #include "core/buffer.h"
 #include "core/checked.h"
 #include "core/executor.h"
+#include "core/projection_share.h"
 #include "core/reference.h"
 #include "core/tile_plan.h"
 
@@ -32,10 +33,31 @@ struct Run {
   std::unique_ptr<Reference> reference;         // reference mode
   AlignedBuffer<double> reference_heads;        // [B, Nq, Hq, d_v], with w_o in reference mode
   std::atomic<std::int64_t> nonfinite_rows{0};  // of reference mode
+  // Where x has few rows, in tiled mode: x on its way through W_Q, W_K and W_V, and what was attended on its way
+  // through W_O into projected_out [B, Nq, d_out], which is there when `attended` says so.
+  std::optional<SharedRows> x_rows, attended_rows;
+  std::atomic<bool> attended{false};
+  AlignedBuffer<float> projected_out;
 
   AttentionReport Report(const JobReport& job) const {
     if (!tiles.has_value()) return {job, nonfinite_rows};
-    return {job, tiles->nonfinite_rows, tiles->tiles(), tiles->tiles_run};
+    AttentionReport report{job, tiles->nonfinite_rows, tiles->tiles(), tiles->tiles_run};
+    for (const auto* rows : {&x_rows, &attended_rows}) {
+      if (rows->has_value()) report.weight_blocks_shared += (*rows)->blocks_shared();
+    }
+    return report;
+  }
+
+  // Other jobs may take rows of this one's along, until Leave.
+  void Enter(Executor& executor, const std::shared_ptr<Job>& job, std::int64_t weight) {
+    for (auto* rows : {&x_rows, &attended_rows}) {
+      if (rows->has_value()) (*rows)->Enter(executor, job, weight);
+    }
+  }
+  void Leave() {
+    for (auto* rows : {&x_rows, &attended_rows}) {
+      if (rows->has_value()) (*rows)->Leave();
+    }
   }
 };
 

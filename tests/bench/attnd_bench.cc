@@ -24,8 +24,8 @@ namespace attnd::bench {
 namespace {
 
 // What a row's figure is: its FLOP/s over the FMA peak, its bytes/s over the read bandwidth, its time over the others'
-// together, its FLOP/s over the other's (measured on both sides of one long run), or the FLOP/s of its projections, in
-// the time that it takes longer than the other, over the FMA peak.
+// together (as often as it has callers), its FLOP/s over the other's (measured on both sides of one long run), or the
+// FLOP/s of its projections, in the time that it takes longer than the other, over the FMA peak.
 enum class Against { kFmaPeak, kBandwidth, kTimeOf, kRateOf, kProjection };
 
 struct Row {
@@ -64,6 +64,15 @@ std::vector<Shape> RaggedParts() {
 Shape DecodeMix() {
   Shape shape{16, 32, 8, 1, 8000, 128};
   for (std::int64_t n = 0; n < 16; ++n) shape.lengths.push_back(100 + 7900 * n / 15);
+  return shape;
+}
+
+// Callers of few rows that name the same weights, 67 MB of them.
+Shape Callers(int callers, std::int64_t rows) {
+  Shape shape{1, 16, 16, rows, rows, 128};
+  shape.d_model = 2048;
+  shape.w_o = true;
+  shape.callers = callers;
   return shape;
 }
 
@@ -132,6 +141,8 @@ std::vector<Row> Rows() {
        Against::kProjection,
        {kMiddle},
        ">= 0.80"},
+      {"8 callers of 8 rows to one by one", Callers(8, 8), Against::kTimeOf, {Callers(1, 8)}, "<= 0.60"},
+      {"32 callers of 1 row to one by one", Callers(32, 1), Against::kTimeOf, {Callers(1, 1)}, "<= 0.25"},
       {"1,1/1,5,5,64 (time)", {1, 1, 1, 5, 5, 64}, Against::kFmaPeak, {}, "7 us"},
   };
 }
@@ -191,6 +202,7 @@ Result Measure(const Row& row, Executor& executor, int pairs) {
     double other_seconds = 0;
     for (const auto& other : others) other_seconds += other->Seconds(executor);
     double each = workload.Seconds(executor), limit = other_seconds;
+    if (row.against == Against::kTimeOf) limit *= row.shape.callers;
     if (row.against == Against::kProjection) each -= other_seconds;
     if (row.against == Against::kBandwidth) limit = ReadBandwidth(executor);
     if (row.against == Against::kFmaPeak || row.against == Against::kProjection)

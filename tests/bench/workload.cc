@@ -28,15 +28,17 @@ Workload::Workload(const Shape& shape) : shape_(shape) {
   ProblemInputs inputs;
   if (shape.d_model > 0) {
     const std::int64_t q_width = shape.q_heads * shape.d, kv_width = shape.kv_heads * shape.d;
-    x_ = Normal(shape.batch * shape.q_rows * shape.d_model, DType::kFloat32, 1);
     w_q_ = Normal(shape.d_model * q_width, DType::kFloat32, 2);
     w_kv_ = Normal(shape.d_model * kv_width, DType::kFloat32, 3);
-    inputs.x = InputTensor{DType::kFloat32, {shape.batch, shape.q_rows, shape.d_model}, x_.data()};
     ProjectionInputs& projection = inputs.projection.emplace();
     projection.q_heads = shape.q_heads;
     projection.kv_heads = shape.kv_heads;
     projection.w_q = InputTensor{DType::kFloat32, {shape.d_model, q_width}, w_q_.data()};
     projection.w_k = projection.w_v = InputTensor{DType::kFloat32, {shape.d_model, kv_width}, w_kv_.data()};
+    if (shape.w_o) {
+      w_o_ = Normal(q_width * shape.d_model, DType::kFloat32, 4);
+      projection.w_o = InputTensor{DType::kFloat32, {q_width, shape.d_model}, w_o_.data()};
+    }
     // Unit-variance q and k from unit-variance x and weights.
     inputs.options.scale = 1.0 / (static_cast<double>(shape.d_model) * std::sqrt(static_cast<double>(shape.d)));
   } else {
@@ -64,16 +66,24 @@ Workload::Workload(const Shape& shape) : shape_(shape) {
     inputs.options.mask = InputTensor{DType::kBool, {shape.batch, 1, 1, shape.kv_rows}, mask_.data()};
   }
   if (shape.weights) inputs.outputs = {OutputKind::kWeights};
-  absl::StatusOr<Problem> problem = Problem::Create(inputs, {});
-  if (!problem.ok()) {
-    std::fprintf(stderr, "attnd_bench: %s\n", problem.status().ToString().c_str());
-    std::exit(1);
+  callers_.resize(static_cast<std::size_t>(shape.callers));
+  unsigned seed = 1;
+  for (Caller& caller : callers_) {
+    if (shape.d_model > 0) {
+      caller.x = Normal(shape.batch * shape.q_rows * shape.d_model, DType::kFloat32, seed++);
+      inputs.x = InputTensor{DType::kFloat32, {shape.batch, shape.q_rows, shape.d_model}, caller.x.data()};
+    }
+    absl::StatusOr<Problem> problem = Problem::Create(inputs, {});
+    if (!problem.ok()) {
+      std::fprintf(stderr, "attnd_bench: %s\n", problem.status().ToString().c_str());
+      std::exit(1);
+    }
+    caller.problem = *std::move(problem);
+    caller.sink = std::make_unique<DenseSink>(*caller.problem, [&caller](OutputKind kind, std::int64_t bytes) {
+      caller.outputs[kind].resize(static_cast<std::size_t>(bytes));
+      return caller.outputs[kind].data();
+    });
   }
-  problem_ = *std::move(problem);
-  sink_ = std::make_unique<DenseSink>(*problem_, [this](OutputKind kind, std::int64_t bytes) {
-    outputs_[kind].resize(static_cast<std::size_t>(bytes));
-    return outputs_[kind].data();
-  });
 }
 
 double Workload::flops() const {
@@ -88,7 +98,7 @@ double Workload::projection_flops() const {
 }
 
 double Workload::packed_k_bytes() const {
-  const absl::StatusOr<Cost> cost = EstimateCost(*problem_, /*layers=*/1);
+  const absl::StatusOr<Cost> cost = EstimateCost(*callers_.front().problem, /*layers=*/1);
   return cost.ok() ? static_cast<double>(cost->packed_k_bytes) : 0;
 }
 
@@ -99,11 +109,16 @@ double Workload::kv_bytes() const {
 }
 
 void Workload::RunOnce(Executor& executor) const {
-  std::promise<absl::Status> done;
-  StartAttention(std::shared_ptr<const Problem>(std::shared_ptr<void>(), &*problem_), *sink_, executor,
-                 std::make_shared<CancelToken>(),
-                 [&](const AttentionReport& report) { done.set_value(report.status); });
-  if (!done.get_future().get().ok()) std::exit(1);
+  std::vector<std::promise<absl::Status>> done(callers_.size());
+  for (std::size_t n = 0; n < callers_.size(); ++n) {
+    const Caller& caller = callers_[n];
+    StartAttention(std::shared_ptr<const Problem>(std::shared_ptr<void>(), &*caller.problem), *caller.sink, executor,
+                   std::make_shared<CancelToken>(),
+                   [&done = done[n]](const AttentionReport& report) { done.set_value(report.status); });
+  }
+  for (std::promise<absl::Status>& one : done) {
+    if (!one.get_future().get().ok()) std::exit(1);
+  }
 }
 
 double Workload::Seconds(Executor& executor) const {

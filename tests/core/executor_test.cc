@@ -304,6 +304,110 @@ TEST(ExecutorTest, WorkHeldBackStartsWhenWoken) {
   EXPECT_EQ(units, 8);
 }
 
+// A job whose units cannot run by themselves, and what becomes of it.
+struct Held {
+  explicit Held(std::int64_t units) {
+    Phase phase = Count(units, [this](std::int64_t) { ++run; });
+    phase.ready = [] { return std::int64_t{0}; };
+    job = std::make_shared<Job>(
+        std::vector<Phase>{phase}, cancel, [this](const JobReport& result) { done.set_value(result); },
+        JobClass{"held"});
+  }
+  std::atomic<int> run{0};
+  std::shared_ptr<CancelToken> cancel = std::make_shared<CancelToken>();
+  std::promise<JobReport> done;
+  std::future<JobReport> report = done.get_future();
+  std::shared_ptr<Job> job;
+  bool IsDone() const { return report.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+};
+
+TEST(ExecutorTest, UnitsOfAJobMayBeDoneByAnotherJobsUnit) {
+  Executor executor(1);
+  Held held(2);
+  EXPECT_FALSE(executor.Hold(*held.job));  // not submitted
+  executor.Submit(held.job);
+  absl::Duration for_held;
+  const JobReport own = RunJob(executor, {Count(1, [](std::int64_t) {}), [&] {
+                                            Phase phase;
+                                            phase.units = 1;
+                                            phase.run = [&](std::int64_t, WorkerContext& context) {
+                                              const absl::Duration start = ThreadCpuTime();
+                                              EXPECT_TRUE(executor.Hold(*held.job));
+                                              EXPECT_TRUE(executor.Hold(*held.job));
+                                              executor.Release(*held.job, true, absl::ZeroDuration(), context);
+                                              EXPECT_EQ(executor.units_in_flight(), 1 + 2);
+                                              while (ThreadCpuTime() - start < absl::Milliseconds(20)) continue;
+                                              for_held = ThreadCpuTime() - start;
+                                              EXPECT_FALSE(held.IsDone());
+                                              executor.Release(*held.job, true, for_held, context);
+                                              return nullptr;
+                                            };
+                                            return phase;
+                                          }()});
+  const JobReport report = held.report.get();
+  EXPECT_TRUE(report.status.ok());
+  EXPECT_EQ(held.run, 0);
+  EXPECT_EQ(report.undone, 0);
+  EXPECT_GE(report.worked, for_held);
+  EXPECT_LT(own.worked, for_held);  // it pays for what it did for itself
+}
+
+TEST(ExecutorTest, AJobThatIsHeldEndsWhenItIsReleased) {
+  Executor executor(1);
+  Held held(1);
+  executor.Submit(held.job);
+  ASSERT_TRUE(executor.Hold(*held.job));
+  held.cancel->Cancel(absl::CancelledError("enough"));
+  for (int n = 0; n < 3; ++n) {
+    executor.Wake(held.job);
+    RunJob(executor, {Count(1, [](std::int64_t) {})});
+  }
+  EXPECT_FALSE(held.IsDone());
+  EXPECT_FALSE(executor.Hold(*held.job));
+  const WorkerContext context;
+  executor.Release(*held.job, false, absl::ZeroDuration(), context);
+  EXPECT_EQ(held.report.get().status, absl::CancelledError("enough"));
+  EXPECT_FALSE(executor.Hold(*held.job));
+}
+
+TEST(ExecutorTest, AJobIsBroughtOnToWhereJobsMeet) {
+  Executor executor(1);
+  int first = 0, second = 0, meeting = 0;
+  Phase meet = Count(2, [&](std::int64_t) { ++meeting; });
+  meet.meeting = true;
+  std::promise<JobReport> done;
+  const auto other = std::make_shared<Job>(
+      std::vector<Phase>{Count(3, [&](std::int64_t) { ++first; }), Count(4, [&](std::int64_t) { ++second; }), meet},
+      std::make_shared<CancelToken>(), [&](const JobReport& report) { done.set_value(report); }, JobClass{"other"});
+  Phase bring;
+  bring.units = 1;
+  bring.run = [&](std::int64_t, WorkerContext& context) {
+    executor.Submit(other);
+    for (int again = 0; again < 2; ++again) {
+      executor.BringOn(*other, context);
+      EXPECT_EQ(first, 3);
+      EXPECT_EQ(second, 4);
+      EXPECT_EQ(meeting, 0);
+    }
+    return nullptr;
+  };
+  EXPECT_TRUE(RunJob(executor, {bring}).status.ok());
+  EXPECT_TRUE(done.get_future().get().status.ok());
+  EXPECT_EQ(meeting, 2);
+  // One that is stopped is not: it ends.
+  Held held(1);
+  held.cancel->Cancel(absl::CancelledError("enough"));
+  executor.Submit(held.job);
+  EXPECT_FALSE(held.report.get().status.ok());
+  Phase again;
+  again.units = 1;
+  again.run = [&](std::int64_t, WorkerContext& context) {
+    executor.BringOn(*held.job, context);
+    return nullptr;
+  };
+  EXPECT_TRUE(RunJob(executor, {again}).status.ok());
+}
+
 TEST(ExecutorTest, DestructionCancelsAndReportsEveryJob) {
   std::atomic<int> reports{0};
   {

@@ -101,13 +101,25 @@ TEST(GemmTest, PairsAreTakenFromAvx512WithBfloat16On) {
 
 // Tiles may be cut anywhere because of this.
 TEST(GemmTest, ARowsBytesDoNotDependOnItsNeighbours) {
-  constexpr std::int64_t kRows = 37, kColumns = 96, kDepth = 80;
-  const std::vector<float> a = Normal(kRows * kDepth, 3), b = Normal(kDepth * kColumns, 4);
-  std::vector<float> all(kRows * kColumns), one(kColumns);
-  Gemm({kRows, kColumns, kDepth, kDepth, kColumns, kColumns, false}, a.data(), b.data(), all.data());
-  for (std::int64_t row = 0; row < kRows; ++row) {
-    Gemm({1, kColumns, kDepth, kDepth, kColumns, kColumns, false}, a.data() + row * kDepth, b.data(), one.data());
-    EXPECT_EQ(std::memcmp(one.data(), all.data() + row * kColumns, kColumns * sizeof(float)), 0) << row;
+  constexpr std::int64_t kRowsMax = 64, kStride = 272;
+  const std::vector<float> a = Normal(kRowsMax * kStride, 3), b = Normal(kStride * kStride, 4);
+  const std::vector<float> before = Normal(kRowsMax * kStride, 5);
+  for (const std::int64_t columns : {1, 17, 96, 256}) {
+    for (const std::int64_t depth : {1, 80, 256}) {
+      for (const bool add_c : {false, true}) {
+        std::vector<float> alone = before;
+        for (std::int64_t row = 0; row < kRowsMax; ++row) {
+          Gemm({1, columns, depth, depth, kStride, columns, add_c}, a.data() + row * kStride, b.data(),
+               alone.data() + row * kStride);
+        }
+        for (std::int64_t rows = 2; rows <= kRowsMax; ++rows) {
+          std::vector<float> together = before;
+          Gemm({rows, columns, depth, kStride, kStride, kStride, add_c}, a.data(), b.data(), together.data());
+          ASSERT_EQ(std::memcmp(together.data(), alone.data(), static_cast<std::size_t>(rows * kStride) * 4), 0)
+              << rows << " rows, " << columns << " columns, depth " << depth << (add_c ? ", added" : "");
+        }
+      }
+    }
   }
 }
 
