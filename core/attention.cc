@@ -158,23 +158,29 @@ class RestOfBringing final : public Rest {
 };
 
 template <class Take>
-void AddShared(SharedRows& rows, std::int64_t block_cost, Take take, ReadyItems ready = nullptr) {
-  const auto add = [&](std::int64_t items, std::int64_t cost, bool to_the_end) {
+void AddShared(SharedRows& rows, const Linear& linear, Take take, ReadyItems ready = nullptr) {
+  constexpr std::int64_t kReadingRows = 8;  // to read weights costs about as much as to multiply so many rows
+  const std::int64_t cost = (rows.rows() + kReadingRows) * linear.in * std::min(kProjectionColumns, linear.out);
+  const auto add = [&](std::int64_t items, std::int64_t item_cost, bool to_the_end) {
     take(
-        items, cost, Sink::kUntouched,
+        items, item_cost, Sink::kUntouched,
         [&rows, to_the_end](std::int64_t, WorkerContext& context) {
           return Begin<SharedUnit>(context, rows, to_the_end);
         },
         std::exchange(ready, nullptr), !to_the_end);
   };
-  add(rows.blocks(), std::max(block_cost, kUnitMultiplyAddsMin), false);  // a unit each
+  add(rows.blocks(), std::max(cost, kUnitMultiplyAddsMin), false);  // a unit each
   add(1, kUnitMultiplyAddsMin, true);  // what others began and gave back when there was no unit left
 }
 
-// Whether the problem's rows are few enough to share products with others.
+// Whether the problem's rows are few enough, and its weights large enough, to share products with others.
 bool SharesProducts(const Problem& problem) {
   const std::int64_t rows = problem.batch * problem.q_rows;
-  return !problem.reference && problem.projection.has_value() && 0 < rows && rows <= kSharingRowsMax;
+  if (problem.reference || !problem.projection.has_value() || rows == 0 || rows > kSharingRowsMax) return false;
+  const Projection& p = *problem.projection;
+  double elements = static_cast<double>(p.d_model) * static_cast<double>(p.q.out + p.k.out + p.v.out);
+  if (p.o.has_value()) elements += static_cast<double>(p.o->in) * static_cast<double>(p.o->out);
+  return elements > kSharingWeightsMin;
 }
 
 template <class Take>
@@ -194,7 +200,7 @@ void AddProjection(Run* run, Take take) {
     SharedRows& shared = run->x_rows.emplace(x, targets, *run->cancel, is_there);
     const std::int64_t blocks = shared.blocks();
     AddShared(
-        shared, rows * projection.d_model * std::min(kProjectionColumns, projection.q.out), take,
+        shared, projection.q, take,
         is_there == nullptr ? is_there : [is_there, blocks] { return is_there() * blocks; });
     return;
   }
@@ -486,7 +492,7 @@ void AddProjectOut(Run* run, Take take) {
       return std::make_unique<RestOfBringing>(shared);
     };
     take(1, kUnitMultiplyAddsMin, Sink::kUntouched, bring, nullptr, /*meeting=*/true);
-    AddShared(shared, rows * linear.in * std::min(kProjectionColumns, linear.out), take);
+    AddShared(shared, linear, take);
     cost = problem.q_rows * linear.out;
   }
   take(problem.batch * CeilDiv(problem.q_rows, kProjectionRows), cost, Sink::kWritten,

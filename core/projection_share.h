@@ -23,6 +23,8 @@ namespace attnd {
 
 // A problem of at most this many rows shares its products; with more the work outweighs what is read.
 constexpr std::int64_t kSharingRowsMax = kRowsTogetherMax / 2;
+// And of more elements of weights than this: fewer stay near the core, and meeting costs more than reading them.
+constexpr double kSharingWeightsMin = 1 << 17;
 
 // The rows of one problem in their products with one matrix or several.
 class SharedRows {
@@ -41,6 +43,7 @@ class SharedRows {
   SharedRows(const SharedRows&) = delete;
   SharedRows& operator=(const SharedRows&) = delete;
 
+  std::int64_t rows() const { return rows_; }
   std::int64_t blocks() const { return static_cast<std::int64_t>(blocks_.size()); }
   // Of these, how many were computed together with other problems' rows for a part of their depth at least. After the
   // last one is done.

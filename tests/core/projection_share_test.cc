@@ -31,7 +31,7 @@ struct Weights {
 };
 
 const Weights kWeights[] = {
-    {"OneBlockEach", 64, 2, 1, 16, 24},
+    {"OneBlockEach", 600, 2, 1, 100, 56},
     {"TailsOfColumnsAndDepth", 300, 4, 2, 80, 68, 270},
     {"Transposed", 520, 2, 2, 130, 32, 257, DType::kFloat32, true},
     {"Bfloat16", 512, 4, 1, 64, 64, 512, DType::kBFloat16},

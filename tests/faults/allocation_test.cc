@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <functional>
+#include <future>
 #include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "core/attention.h"
@@ -162,6 +165,70 @@ TEST(AllocationTest, EachAllocationMayFailWithRangesAndProjections) {
     inputs.options.reference = reference;
     EXPECT_GT(FailEachAllocation(inputs, executor, 1), 10);
   }
+  EXPECT_EQ(executor.jobs_in_flight(), 0);
+}
+
+// Problems that share products: whatever fails, the others are right and none is left behind.
+TEST(AllocationTest, EachAllocationMayFailOfProblemsThatShareProducts) {
+  constexpr std::int64_t kProblems = 3, kRows = 4, kIn = 300, kHeads = 2, kWidth = 150;
+  TensorStore store;
+  std::mt19937 generator(7);
+  const auto noise = [&](std::vector<std::int64_t> shape) {
+    const std::int64_t count = CheckedProduct(shape).value();
+    return store.Floats(std::move(shape), Normal(count, generator), DType::kFloat32);
+  };
+  ProjectionInputs weights;
+  weights.q_heads = weights.kv_heads = kHeads;
+  for (auto* matrix : {&weights.w_q, &weights.w_k, &weights.w_v}) *matrix = noise({kIn, kHeads * kWidth});
+  weights.w_o = noise({kHeads * kWidth, kIn});
+  std::deque<Problem> problems;
+  std::vector<std::vector<std::byte>> right, answers(kProblems, std::vector<std::byte>(kRows * kIn * 4));
+  std::deque<DenseSink> sinks;
+  Executor executor(2);
+  for (std::int64_t n = 0; n < kProblems; ++n) {
+    ProblemInputs inputs;
+    inputs.x = noise({1, kRows, kIn});
+    inputs.projection = weights;
+    problems.push_back(Made(inputs));
+    right.push_back(Attend(problems.back(), executor)->tensors[static_cast<std::size_t>(OutputKind::kOutput)]);
+    auto& answer = answers[static_cast<std::size_t>(n)];
+    sinks.emplace_back(problems.back(), [&answer](OutputKind, std::int64_t) { return answer.data(); });
+  }
+  std::int64_t failed = 0;
+  bool met = true;
+  for (std::int64_t n = 1; met && !::testing::Test::HasFailure(); ++n) {
+    std::vector<absl::Status> statuses(kProblems, absl::UnknownError("not done"));
+    std::vector<std::promise<void>> done(kProblems);
+    std::vector<std::shared_ptr<CancelToken>> tokens;
+    for (std::int64_t problem = 0; problem < kProblems; ++problem) tokens.push_back(std::make_shared<CancelToken>());
+    const FailingAllocation failing(n);
+    for (std::size_t p = 0; p < kProblems; ++p) {
+      try {
+        StartAttention(std::shared_ptr<const Problem>(std::shared_ptr<void>(), &problems[p]), sinks[p], executor,
+                       tokens[p], [&, p](const AttentionReport& report) {
+                         statuses[p] = report.status;
+                         done[p].set_value();
+                       });
+      } catch (const std::bad_alloc&) {
+        statuses[p] = absl::ResourceExhaustedError("");
+        done[p].set_value();
+      }
+    }
+    for (std::promise<void>& one : done) one.get_future().wait();
+    met = failing.HasFailed();
+    int failures = 0;
+    for (std::size_t p = 0; p < kProblems; ++p) {
+      if (statuses[p].ok()) {
+        EXPECT_EQ(answers[p], right[p]) << "after allocation " << n;
+      } else {
+        EXPECT_EQ(statuses[p].code(), absl::StatusCode::kResourceExhausted) << statuses[p];
+        ++failures;
+      }
+    }
+    EXPECT_LE(failures, 1);
+    failed += failures;
+  }
+  EXPECT_GT(failed, 20);
   EXPECT_EQ(executor.jobs_in_flight(), 0);
 }
 
