@@ -148,6 +148,7 @@ class SharedUnit final : public ResumableUnit {
   std::optional<std::size_t> block_;
 };
 
+// Of BringOthers, when it gave way.
 class RestOfBringing final : public Rest {
  public:
   explicit RestOfBringing(SharedRows& rows) : rows_(rows) {}
@@ -157,6 +158,7 @@ class RestOfBringing final : public Rest {
   SharedRows& rows_;
 };
 
+// All products of the rows, a unit a block.
 template <class Take>
 void AddShared(SharedRows& rows, const Linear& linear, Take take, ReadyItems ready = nullptr) {
   constexpr std::int64_t kReadingRows = 8;  // to read weights costs about as much as to multiply so many rows
@@ -169,7 +171,7 @@ void AddShared(SharedRows& rows, const Linear& linear, Take take, ReadyItems rea
         },
         std::exchange(ready, nullptr), !to_the_end);
   };
-  add(rows.blocks(), std::max(cost, kUnitMultiplyAddsMin), false);  // a unit each
+  add(rows.blocks(), std::max(cost, kUnitMultiplyAddsMin), false);
   add(1, kUnitMultiplyAddsMin, true);  // what others began and gave back when there was no unit left
 }
 

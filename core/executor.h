@@ -142,7 +142,8 @@ class Executor {
   // Release the other counts as having one more unit that runs: it neither ends nor goes on to its next phase. False
   // when it is not submitted yet, was stopped or has ended.
   bool Hold(Job& job);
-  // `done`: the phase has one unit less to run. `worked` is charged to the job, not to that of `context`'s unit.
+  // `done`: the phase that it is in has one unit less to run, if any is left. `worked` is charged to the job, not to
+  // that of `context`'s unit.
   void Release(Job& job, bool done, absl::Duration worked, const WorkerContext& context);
   // From a unit of another job, which needs no scratch: runs what the job can run now, at its own charge, up to a
   // phase where jobs meet.

@@ -2,27 +2,32 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <mutex>
+#include <utility>
 
 namespace attnd {
-namespace {
 
-std::mutex& Mutex() {
-  static auto* const mutex = new std::mutex;  // outlives every thread that may still compute
-  return *mutex;
-}
+// Those that entered, the oldest first, by the address of their first weights: a meeting place has its own mutex.
+struct SharedRows::Meeting {
+  std::mutex mutex;
+  std::list<SharedRows*> entered;
 
-// All that entered, the oldest first.
-std::list<SharedRows*>& Entered() {
-  static auto* const entered = new std::list<SharedRows*>;
-  return *entered;
-}
-
-}  // namespace
+  static Meeting& Of(const std::byte* weights) {
+    constexpr int kBits = 6;
+    static auto* const meetings = new std::array<Meeting, 1 << kBits>;  // outlives every thread that may still compute
+    const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(weights) * 0x9e3779b97f4a7c15ULL;
+    return (*meetings)[mixed >> (64 - kBits)];
+  }
+};
 
 SharedRows::SharedRows(const ProjectionRows& x, const std::vector<Product>& products, const CancelToken& cancel,
                        std::function<bool()> is_there)
-    : cancel_(cancel), is_there_(std::move(is_there)), rows_(x.rows), place_{this} {
+    : cancel_(cancel),
+      is_there_(std::move(is_there)),
+      meeting_(Meeting::Of(products.front().linear->weight)),
+      rows_(x.rows),
+      place_{this} {
   for (const Product& product : products) {
     linears_.push_back(product.linear);
     for (std::int64_t column = 0; column < product.linear->out; column += kProjectionColumns) {
@@ -42,17 +47,17 @@ std::int64_t SharedRows::blocks_shared() const {
 }
 
 void SharedRows::Enter(Executor& executor, std::shared_ptr<Job> job, std::int64_t weight) {
-  const std::lock_guard lock(Mutex());
+  const std::lock_guard lock(meeting_.mutex);
   executor_ = &executor;
   job_ = std::move(job);
   weight_ = weight;
-  Entered().splice(Entered().end(), place_);
+  meeting_.entered.splice(meeting_.entered.end(), place_);
 }
 
 void SharedRows::Leave() {
   if (job_ == nullptr) return;
-  const std::lock_guard lock(Mutex());
-  place_.splice(place_.end(), Entered(), std::find(Entered().begin(), Entered().end(), this));
+  const std::lock_guard lock(meeting_.mutex);
+  place_.splice(place_.end(), meeting_.entered, std::find(meeting_.entered.begin(), meeting_.entered.end(), this));
   job_.reset();
 }
 
@@ -71,9 +76,9 @@ bool SharedRows::BringOthers(WorkerContext& context) {
   std::array<std::shared_ptr<Job>, kRowsTogetherMax> jobs;
   std::size_t count = 0;
   {
-    const std::lock_guard lock(Mutex());
+    const std::lock_guard lock(meeting_.mutex);
     std::int64_t rows = rows_;
-    for (const SharedRows* const other : Entered()) {
+    for (const SharedRows* const other : meeting_.entered) {
       if (rows >= kRowsTogetherMax) break;
       if (!IsKin(*other)) continue;
       rows += other->rows_;
@@ -88,13 +93,13 @@ bool SharedRows::BringOthers(WorkerContext& context) {
 }
 
 std::optional<std::size_t> SharedRows::Take() {
-  const std::lock_guard lock(Mutex());
+  const std::lock_guard lock(meeting_.mutex);
   std::optional<std::size_t> most;
   std::int64_t most_rows = 0;
   for (std::size_t block = 0; block < blocks_.size() && most_rows < kRowsTogetherMax; ++block) {
     if (blocks_[block].state != State::kFree) continue;
     std::int64_t rows = rows_;
-    for (const SharedRows* const other : Entered()) {
+    for (const SharedRows* const other : meeting_.entered) {
       if (rows >= kRowsTogetherMax) break;
       if (other->Waits(block, blocks_[block].rows.depth) && IsKin(*other)) rows += other->rows_;
     }
@@ -115,10 +120,10 @@ class SharedRows::Company {
  public:
   Company(SharedRows& own, std::size_t block, const WorkerContext& context)
       : own_(own), block_(block), context_(context) {
-    const std::lock_guard lock(Mutex());
+    const std::lock_guard lock(own_.meeting_.mutex);
     Add(own);
     std::int64_t rows = own.rows_;
-    for (SharedRows* const other : Entered()) {
+    for (SharedRows* const other : own_.meeting_.entered) {
       if (rows == kRowsTogetherMax) break;
       if (rows + other->rows_ > kRowsTogetherMax || !other->Waits(block, own.blocks_[block].rows.depth) ||
           !own.IsKin(*other) || !own.executor_->Hold(*other->job_))
@@ -169,7 +174,7 @@ class SharedRows::Company {
     const bool done = rows_[n]->done();
     const absl::Duration worked = row_time_ * member.rows_;
     {
-      const std::lock_guard lock(Mutex());
+      const std::lock_guard lock(own_.meeting_.mutex);
       member.blocks_[block_].state = done ? State::kDone : State::kFree;
     }
     --count_;
@@ -194,7 +199,7 @@ bool SharedRows::Project(std::size_t block, std::byte* scratch, const WorkerCont
     if (context.ShouldPause()) return false;
     ProjectBlock(company.Going(), scratch);
   }
-  const std::lock_guard lock(Mutex());
+  const std::lock_guard lock(meeting_.mutex);
   blocks_[block].state = State::kDone;
   return true;
 }

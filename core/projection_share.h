@@ -45,8 +45,7 @@ class SharedRows {
 
   std::int64_t rows() const { return rows_; }
   std::int64_t blocks() const { return static_cast<std::int64_t>(blocks_.size()); }
-  // Of these, how many were computed together with other problems' rows for a part of their depth at least. After the
-  // last one is done.
+  // Of these, how many were taken up together with other problems' rows. After the last one is done.
   std::int64_t blocks_shared() const;
 
   // From now on units of other jobs may take blocks along, while `job` is submitted and not stopped. `weight` is the
@@ -74,25 +73,27 @@ class SharedRows {
     State state = State::kFree;
     bool shared = false;
   };
+  struct Meeting;
   class Company;
 
   // Whether the other's rows go through the same products, when they are there.
   bool IsKin(const SharedRows& other) const;
   bool IsThere() const { return is_there_ == nullptr || is_there_(); }
-  // Whether a unit of another job that stands at `place` of the same products may take it along.
+  // Whether a unit of another job that stands at the same depth of the same block may take it along.
   bool Waits(std::size_t block, std::int64_t depth) const;
 
   const CancelToken& cancel_;
   const std::function<bool()> is_there_;
+  Meeting& meeting_;
   Executor* executor_ = nullptr;
   std::shared_ptr<Job> job_;
   std::int64_t weight_ = 0;
   std::int64_t rows_ = 0;
   std::vector<const Linear*> linears_;
-  // Below: guarded by one mutex of all. A block that is taken belongs to who took it, but for its state.
+  // Below: guarded by the meeting's mutex. A block that is taken belongs to who took it, but for its state.
   std::vector<Block> blocks_;
   bool is_open_ = true;
-  std::list<SharedRows*> place_;  // holds this while it is not among all those that entered
+  std::list<SharedRows*> place_;  // holds this while it is not among those that entered
 };
 
 }  // namespace attnd
