@@ -27,7 +27,8 @@ double MultiplyAdds(std::int64_t rounds, float* keep) {
 #pragma GCC unroll 12
     for (int c = 0; c < kChains; ++c) chain[c] = hn::MulAdd(chain[c], x, y);
   }
-  for (int c = 0; c < kChains; ++c) keep[c] = hn::GetLane(hn::SumOfLanes(d, chain[c]));
+  for (int c = 0; c < kChains; ++c)
+    keep[c] = hn::GetLane(hn::SumOfLanes(d, chain[c])) / static_cast<float>(hn::Lanes(d));
   return static_cast<double>(rounds) * kChains * 2 * static_cast<double>(hn::Lanes(d));
 }
 
@@ -68,16 +69,21 @@ double RunOnAll(Executor& executor, const std::function<void(int)>& fn) {
 }
 
 Peak FmaPeak(Executor& executor) {
-  constexpr std::int64_t kRounds = 3'000'000;
-  constexpr std::size_t kApart = 16;  // a cache line for each thread
+  constexpr std::int64_t kRounds = 20'000;
+  constexpr absl::Duration kSpent = absl::Milliseconds(6);  // of each thread's time, in however slow a build
+  constexpr std::size_t kApart = 16;                        // a cache line for each thread
   std::vector<double> rates(static_cast<std::size_t>(executor.threads()) * kApart);
   std::vector<float> keep(rates.size());
   std::vector<double> flops(rates.size());
   const double seconds = RunOnAll(executor, [&](int worker) {
     const std::size_t own = static_cast<std::size_t>(worker) * kApart;
     const absl::Duration start = ThreadCpuTime();
-    flops[own] = HWY_DYNAMIC_DISPATCH(MultiplyAdds)(kRounds, &keep[own]);
-    rates[own] = flops[own] / std::max(absl::ToDoubleSeconds(ThreadCpuTime() - start), 1e-9);
+    absl::Duration spent;
+    do {
+      flops[own] += HWY_DYNAMIC_DISPATCH(MultiplyAdds)(kRounds, &keep[own]);
+      spent = ThreadCpuTime() - start;
+    } while (spent < kSpent);
+    rates[own] = flops[own] / absl::ToDoubleSeconds(spent);
   });
   Peak peak;
   for (const double each : flops) peak.by_wall_clock += each / seconds;
