@@ -20,9 +20,10 @@ def server():
 def test_a_cancelled_call(server):
     with leaves_nothing(server):
         before = server.cpu_seconds()
-        wire.attend(server.stub(), long_request())
+        request = long_request(2048)
+        wire.attend(server.stub(), request)
         whole, before = server.cpu_seconds() - before, server.cpu_seconds()
-        call = server.stub().Attend.future(long_request(), timeout=CALL_SECONDS_MAX)
+        call = server.stub().Attend.future(request, timeout=CALL_SECONDS_MAX)
         eventually("it computes", lambda: server.cpu_seconds() - before > 0.05 * whole)
         call.cancel()
         with pytest.raises(grpc.FutureCancelledError):

@@ -5,7 +5,7 @@ from aftermath import computes, leaves_nothing, random_request
 from attnd.v1 import attention_pb2 as pb
 from attnd_server import AttndServer, CALL_SECONDS_MAX
 
-CALLS = 60
+CALLS = 30
 
 
 def flood(server, request):
@@ -20,7 +20,7 @@ def done(calls):
 
 def test_flood_and_trickle():
     with AttndServer("--threads=1") as server, leaves_nothing(server):
-        request = random_request(1, 512, 64, reference=True)  # slow to compute and quick to send
+        request = random_request(1, 256, 64, reference=True)  # slow to compute and quick to send
         calls, trickle = flood(server, request), server.stub()
         wire.attend(trickle, request)  # connects
         before = done(calls)
@@ -34,13 +34,13 @@ def test_flood_and_trickle():
 
 def test_a_low_flood_and_a_high_trickle():
     with AttndServer("--threads=1") as server, leaves_nothing(server):
-        low, high = (random_request(1, 512, 64, reference=True) for _ in range(2))
+        low, high = (random_request(1, 256, 64, reference=True) for _ in range(2))
         low.priority, high.priority = pb.PRIORITY_LOW, pb.PRIORITY_HIGH
         calls, trickle = flood(server, low), server.stub()
         wire.attend(trickle, high)  # connects
         before = done(calls)
         for _ in range(10):
             wire.attend(trickle, high)
-        assert done(calls) - before < CALLS / 4  # a sixteenth of ten, and what the waiting between two calls leaves
+        assert done(calls) - before < CALLS / 2  # a sixteenth of ten, and what the waiting between two calls leaves
         for call in calls:
             call.result()

@@ -8,7 +8,7 @@ from attnd_server import AttndServer, CALL_SECONDS_MAX
 def test_giant_and_small():
     with AttndServer("--threads=1") as server, leaves_nothing(server):
         # One unit of the giant takes longer than a slice; a small one is still too large to be done on the spot.
-        giant, small = random_request(1, 32768, 64), random_request(1, 256, 64)
+        giant, small = random_request(1, 16384, 64), random_request(1, 256, 64)
         quiet = wire.attend(server.stub(), giant)
         alone = wire.attend(server.stub(), small)
         stub = server.stub()
