@@ -12,13 +12,11 @@ namespace {
 class NativeDoor final : public Door {
  public:
   absl::StatusOr<Asked> Read(const Engine& engine, grpc::ByteBuffer& message, Reservation& held,
-                             RequestRecord& record) override {
-    v1::AttendRequest request;
-    absl::StatusOr<RawMessage> raw = Receive(engine, message, request, held);
+                             RequestRecord&) override {
+    auto request = std::make_unique<v1::AttendRequest>();
+    absl::StatusOr<RawMessage> raw = Receive(engine, message, *request, held);
     if (!raw.ok()) return raw.status();
-    absl::StatusOr<DecodedProblem> decoded = Decode(engine, record.identity, request, DataRule::kWhole);
-    if (!decoded.ok()) return decoded.status();
-    return Asked{*std::move(raw), *std::move(decoded)};
+    return Asked{*std::move(raw), std::move(request)};
   }
 
   grpc::ByteBuffer Write(const Problem& problem, const std::vector<NamedOutput>& outputs,

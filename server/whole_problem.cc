@@ -77,11 +77,13 @@ absl::Status WholeProblem::Admit(grpc::ByteBuffer& message, std::int64_t& weight
   absl::StatusOr<Asked> asked = door_->Read(engine_, message, reservation_, record_);
   if (!asked.ok()) return asked.status();
   if (asked->timeout < absl::InfiniteDuration()) stopper_.EndBy(whole_at_ + asked->timeout);
-  DecodedProblem& decoded = asked->decoded;
-  const absl::StatusOr<std::int64_t> allowed_weight = head_.caller.WeightOf(decoded.priority);
+  absl::StatusOr<DecodedProblem> decoded = Decode(engine_, head_.caller.name(), *asked->request, DataRule::kWhole);
+  if (!decoded.ok()) return decoded.status();
+  asked->request.reset();
+  const absl::StatusOr<std::int64_t> allowed_weight = head_.caller.WeightOf(decoded->priority);
   if (!allowed_weight.ok()) return allowed_weight.status();
   weight = *allowed_weight;
-  absl::StatusOr<Understood> understood = Understand(engine_, decoded.inputs, Delivery::kUnary);
+  absl::StatusOr<Understood> understood = Understand(engine_, decoded->inputs, Delivery::kUnary);
   if (!understood.ok()) return understood.status();
   record_.shape = DescribeProblem(*understood->problem);
   row_.SetShape(record_.shape);
@@ -95,10 +97,10 @@ absl::Status WholeProblem::Admit(grpc::ByteBuffer& message, std::int64_t& weight
   record_.memory_bytes = demand.memory_bytes;
   predicted_ = demand.compute;
   // Only now is anything of the problem's size allocated.
-  held_ = std::move(decoded.held);
-  tensors_ = CopyTensors(asked->raw, decoded.came, decoded.inputs);
+  held_ = std::move(decoded->held);
+  tensors_ = CopyTensors(asked->raw, decoded->came, decoded->inputs);
   reservation_.ShrinkTo(demand.memory_bytes);
-  absl::StatusOr<Problem> problem = Problem::Create(decoded.inputs, engine_.limits());  // with the addresses
+  absl::StatusOr<Problem> problem = Problem::Create(decoded->inputs, engine_.limits());  // with the addresses
   if (!problem.ok()) return problem.status();
   problem_ = std::make_shared<const Problem>(*std::move(problem));
   if (status = problem_->CheckContents(); !status.ok()) return status;

@@ -26,8 +26,8 @@ namespace attnd::server {
 
 // What a message asks for.
 struct Asked {
-  RawMessage raw;  // the tensors' bytes
-  DecodedProblem decoded;
+  RawMessage raw;                                     // the tensors' bytes
+  std::unique_ptr<v1::AttendRequest> request;         // from, or as from, RawMessage::ParseSkeleton
   absl::Duration timeout = absl::InfiniteDuration();  // from when it was whole
 };
 

@@ -172,7 +172,7 @@ absl::Status SetParameters(const ModelInferRequest& request, const Model& model,
     }
     const Field* field = FindField(model.kind, name, /*is_input=*/false);
     if (field == nullptr) return Refuse(In("parameters", name), "unknown to model ", model.name);
-    if (absl::Status status = SetParameter(*field, *value, problem.native); !status.ok()) return status;
+    if (absl::Status status = SetParameter(*field, *value, *problem.native); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -324,7 +324,7 @@ absl::Status SetOutputs(const ModelInferRequest& request, InferProblem& problem)
     }
     if (absl::Status status = NoParameters(where, output.parameters()); !status.ok()) return status;
     problem.replied.push_back(*kind);
-    problem.native.add_outputs(ToWire(*kind));
+    problem.native->add_outputs(ToWire(*kind));
   }
   if (problem.replied.empty()) problem.replied.push_back(OutputKind::kOutput);
   return absl::OkStatus();
@@ -337,10 +337,10 @@ absl::StatusOr<InferProblem> DecodeInfer(const std::shared_ptr<const ModelInferR
   InferProblem problem;
   absl::Status status = SetParameters(*request, model, problem);
   if (status.ok()) status = SetOutputs(*request, problem);
-  if (status.ok()) status = SetInputs(request, model, raw, held, problem.native);
+  if (status.ok()) status = SetInputs(request, model, raw, held, *problem.native);
   if (!status.ok()) return status;
   if (model.kind == ModelKind::kWeightSet) {
-    v1::WeightSetRef& set = *problem.native.mutable_weight_set();
+    v1::WeightSetRef& set = *problem.native->mutable_weight_set();
     set.set_name(model.name);
     std::int64_t version = 0;
     if (absl::SimpleAtoi(model.version, &version)) set.set_version(version);

@@ -20,8 +20,9 @@
 namespace attnd::server {
 
 struct InferProblem {
-  v1::AttendRequest native;         // as RawMessage::ParseSkeleton would have made it
-  std::vector<OutputKind> replied;  // in the order of the reply
+  std::unique_ptr<v1::AttendRequest> native =
+      std::make_unique<v1::AttendRequest>();  // as RawMessage::ParseSkeleton would have made it
+  std::vector<OutputKind> replied;            // in the order of the reply
   absl::Duration timeout = absl::InfiniteDuration();
 };
 

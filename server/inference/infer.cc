@@ -44,9 +44,7 @@ class InferDoor final : public Door {
     absl::StatusOr<InferProblem> problem = DecodeInfer(request, *model, *raw, held);
     if (!problem.ok()) return problem.status();
     replied_ = std::move(problem->replied);
-    absl::StatusOr<DecodedProblem> decoded = Decode(engine, record.identity, problem->native, DataRule::kWhole);
-    if (!decoded.ok()) return decoded.status();
-    return Asked{*std::move(raw), *std::move(decoded), problem->timeout};
+    return Asked{*std::move(raw), std::move(problem->native), problem->timeout};
   }
 
   grpc::ByteBuffer Write(const Problem& problem, const std::vector<NamedOutput>& outputs,

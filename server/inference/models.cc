@@ -4,10 +4,12 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "server/weight_sets.h"
 
 namespace attnd::server {
 namespace {
 
+constexpr char kAttention[] = "attention", kProjectedAttention[] = "projected_attention";
 constexpr std::size_t kNameBytesMax = 64;  // of what came, in an error
 
 std::string Quoted(absl::string_view name) {
