@@ -47,7 +47,7 @@ class Engine {
   ModelStatistics model_statistics;
   Lifecycle lifecycle;
   OpenCalls open_calls;
-  OpenCalls open_streams;  // AttendStream calls
+  OpenCalls open_streams;  // calls of many messages both ways
   Connections connections;
   std::atomic<std::int64_t> given_back_us{0};  // of all threads, what stopped problems did not take
   Budget budget;

@@ -28,7 +28,7 @@ namespace attnd::server {
   X(store_ttl_ms, 3600000, 1, std::int64_t{1} << 40, "a named tensor that no call used for so long goes")             \
   X(connection_percent_max, 50, 1, 100,                                                                               \
     "share of each queue limit, of the memory and of streams_max that one connection may hold, but for its only one") \
-  X(streams_max, 1000, 1, 1 << 20, "calls of one connection, and AttendStream calls of the whole server")             \
+  X(streams_max, 1000, 1, 1 << 20, "calls of one connection, and streams of the whole server")                        \
   X(calls_max, 10000, 1, 1 << 24, "calls of all connections that are open, but for health checks")                    \
   X(connections_max, 1000, 1, 1 << 20, "open connections; one more is closed at once")                                \
   X(compute_ms_max, 600000, 1, std::int64_t{1} << 40, "predicted and real compute time of one problem")               \

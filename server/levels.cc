@@ -57,7 +57,7 @@ void AddLevels(Engine& engine) {
                      [&engine, method] { return Number(engine.requests.CountRunning(method)); },
                      {{"method", std::string(method)}});
   }
-  metrics.AddGauge("attnd_streams_open", "AttendStream calls that are open.",
+  metrics.AddGauge("attnd_streams_open", "AttendStream and ModelStreamInfer calls that are open.",
                    [&engine] { return Number(engine.open_streams.open()); });
   metrics.AddGauge("attnd_memory_allowed_bytes",
                    "What all problems may hold together: memory_bytes_max without gRPC's and the pool's shares.",

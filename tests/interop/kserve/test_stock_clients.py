@@ -57,3 +57,11 @@ def test_perf_analyzer(tmp_path, how):
     assert model.inference_count == parts.success.count >= 40 and parts.fail.count == 0
     spent = parts.queue.ns + parts.compute_input.ns + parts.compute_infer.ns + parts.compute_output.ns
     assert spent == parts.success.ns
+
+
+def test_the_readmes_example(server, tmp_path):
+    text = (ROOT / "README.md").read_text()
+    (program,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "tritonclient" in block]
+    (tmp_path / "call.py").write_text(program.replace("127.0.0.1:50051", server.address))
+    (promised,) = re.findall(r"#\s+(\(.*\))", program)
+    assert run(VENV / "python", tmp_path / "call.py").strip() == promised
