@@ -1,5 +1,4 @@
-// Attend: one AttendRequest in, one AttendResponse out; the native door. Thread rule: answered on the thread of gRPC
-// that read the message.
+// Attend: one AttendRequest in, one AttendResponse out; the native door. Thread rule: that of call.h.
 #pragma once
 
 #include "server/call.h"

@@ -55,7 +55,8 @@ def main():
     parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1, help="of the server; the testers need a processor too")
     options = parser.parse_args()
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as data, AttndServer(f"--threads={options.threads}") as server:
+    threads = f"--threads={options.threads}"
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as data, AttndServer(threads) as server:
         values = np.random.default_rng(0).standard_normal(SHAPE).ravel().tolist()
         json.dump({"data": [{name: {"content": values, "shape": SHAPE} for name in "qkv"}]}, data)
         data.flush()
@@ -65,10 +66,8 @@ def main():
         for pair in range(options.pairs):
             rates = {name: testers[name]() for name in sorted(testers, reverse=pair % 2 == 1)}
             ratios.append(rates["attn"] / rates["perf_analyzer"])
-            print(
-                f"attn {rates['attn']:.1f}, perf_analyzer {rates['perf_analyzer']:.1f} calls a second: {ratios[-1]:.3f}",
-                flush=True,
-            )
+            text = ", ".join(f"{name} {rate:.1f}" for name, rate in sorted(rates.items()))
+            print(f"{text} calls a second: {ratios[-1]:.3f}", flush=True)
         print(f"median of the ratios: {statistics.median(ratios):.3f}")
 
 

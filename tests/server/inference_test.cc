@@ -53,9 +53,8 @@ absl::StatusOr<Read> ReadRequest(const std::string& text) {
 
 TEST(InferenceTest, RawAndTypedContentsAreTheSameTensor) {
   const std::string head = "inputs { name: 'q' datatype: 'FP32' shape: 1 shape: 1 shape: 1 shape: 2 ";
-  for (const std::string& text :
-       {head + "contents { fp32_contents: 1 fp32_contents: -2 } }",
-        head + "} raw_input_contents: '\\x00\\x00\\x80\\x3f\\x00\\x00\\x00\\xc0'"}) {
+  for (const std::string& text : {head + "contents { fp32_contents: 1 fp32_contents: -2 } }",
+                                  head + "} raw_input_contents: '\\x00\\x00\\x80\\x3f\\x00\\x00\\x00\\xc0'"}) {
     absl::StatusOr<Read> read = ReadRequest(text);
     ASSERT_TRUE(read.ok()) << read.status();
     absl::StatusOr<DecodedProblem> decoded = DecodeProblem(*read->problem.native, DataRule::kWhole);
@@ -158,9 +157,9 @@ TEST(InferenceTest, AnAnswerReadsBackAsItWasMeant) {
     auto owner = std::make_shared<std::string>(count, fill);
     return OwnedBytes{owner, reinterpret_cast<const std::byte*>(owner->data()), static_cast<std::int64_t>(count)};
   };
-  const grpc::ByteBuffer buffer = EncodeInferResponse(
-      {"attention", "1", "an id"}, *problem, {OutputKind::kLse, OutputKind::kOutput},
-      {{OutputKind::kOutput, bytes(96000, 'o')}, {OutputKind::kLse, bytes(24000, 'l')}});
+  const grpc::ByteBuffer buffer =
+      EncodeInferResponse({"attention", "1", "an id"}, *problem, {OutputKind::kLse, OutputKind::kOutput},
+                          {{OutputKind::kOutput, bytes(96000, 'o')}, {OutputKind::kLse, bytes(24000, 'l')}});
   inference::ModelStreamInferResponse read;
   ASSERT_TRUE(ParseStock(EncodeStreamAnswer(buffer), read));
   inference::ModelInferResponse meant;
