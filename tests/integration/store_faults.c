@@ -1,9 +1,9 @@
-/* Ends the process, or fails a call, at the n-th step of writing under a folder: a step is each open for writing, write,
- * half a write, fsync, rename and unlink. Under the server by LD_PRELOAD:
- *   ATTND_TEST_FOLDER  the folder, absolute
- *   ATTND_TEST_STEP    n, from 1
- *   ATTND_TEST_ERRNO   what the n-th step fails with; absent: SIGKILL before it
- * Each step is told as a line in the file ATTND_TEST_STEPS. */
+// Ends the process, or fails a call, at the n-th step of writing under a folder: a step is each open for writing,
+// write, half of a write, fsync, rename and unlink. Under the server by LD_PRELOAD:
+//   ATTND_TEST_FOLDER: the folder, absolute
+//   ATTND_TEST_STEP: n, from 1
+//   ATTND_TEST_ERRNO: what the n-th step fails with; absent: SIGKILL before it
+//   ATTND_TEST_STEPS: a file that gets a line for each step
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -28,7 +28,7 @@ static int under_folder(int descriptor) {
   return strncmp(path, folder, strlen(folder)) == 0;
 }
 
-/* 1: the step is to fail, errno says with what. */
+// 1: the step is to fail, errno says with what.
 static int fails(const char* what) {
   const int saved = errno;
   const int step = __atomic_add_fetch(&step_count, 1, __ATOMIC_SEQ_CST);
