@@ -109,15 +109,14 @@ class InferStream final : public MessageStream {
     const std::lock_guard lock(mutex_);
     request->record.status = answer.status();
     request->pass = Pass();
-    request->answer = std::move(message);
+    request->answer = message;
     while (!requests_.empty() && requests_.front()->answer.has_value()) {
       const std::shared_ptr<Request> next = std::move(requests_.front());
       requests_.pop_front();
       next->row.SetStage(Stage::kSending);
       next->record.reply_bytes = static_cast<std::int64_t>(next->answer->Length());
       next->record.total = Now() - next->whole_at;
-      grpc::ByteBuffer reply = *std::exchange(next->answer, std::nullopt);
-      EnqueueLocked({.message = std::move(reply), .held = next, .closing = next->record});
+      EnqueueLocked({.message = *next->answer, .held = next, .closing = next->record});
     }
     MaybeFinishLocked();
   }

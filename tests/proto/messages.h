@@ -37,6 +37,7 @@ inline void Rejoin(google::protobuf::Message& message, RawMessage& raw) {
   struct Place {
     google::protobuf::Message* message;
     const FieldDescriptor* field;
+    int index;  // of a repeated field
     std::string bytes;
   };
   std::vector<Place> places;
@@ -56,8 +57,12 @@ inline void Rejoin(google::protobuf::Message& message, RawMessage& raw) {
         open.push_back(at.GetReflection()->MutableMessage(&at, field));
       }
       if (field->type() != FieldDescriptor::TYPE_BYTES) continue;
-      extents.push_back(ExtentOf(at.GetReflection()->GetString(at, field)));
-      places.push_back({&at, field, std::string(static_cast<std::size_t>(extents.back().bytes), '\0')});
+      const int count = field->is_repeated() ? at.GetReflection()->FieldSize(at, field) : 1;
+      for (int i = 0; i < count; ++i) {
+        extents.push_back(ExtentOf(field->is_repeated() ? at.GetReflection()->GetRepeatedString(at, field, i)
+                                                        : at.GetReflection()->GetString(at, field)));
+        places.push_back({&at, field, i, std::string(static_cast<std::size_t>(extents.back().bytes), '\0')});
+      }
     }
   }
   std::vector<DataCopy> copies;
@@ -66,7 +71,12 @@ inline void Rejoin(google::protobuf::Message& message, RawMessage& raw) {
   }
   raw.CopyOut(std::move(copies));
   for (Place& place : places) {
-    place.message->GetReflection()->SetString(place.message, place.field, std::move(place.bytes));
+    const google::protobuf::Reflection& reflection = *place.message->GetReflection();
+    if (place.field->is_repeated()) {
+      reflection.SetRepeatedString(place.message, place.field, place.index, std::move(place.bytes));
+    } else {
+      reflection.SetString(place.message, place.field, std::move(place.bytes));
+    }
   }
 }
 
