@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kIdBytesMax = 1024;
 
-// What an answer repeats of its request, as far as that was read.
+// `head`: what its answer repeats of the message, filled as that is read.
 class InferDoor final : public Door {
  public:
   explicit InferDoor(std::shared_ptr<InferHead> head) : head_(std::move(head)) {}

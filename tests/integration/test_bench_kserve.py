@@ -94,6 +94,11 @@ def test_what_is_sent(model, dtype, name, size):
     assert request.parameters["causal"].bool_param and request.parameters["scale"].double_param == 0.5
 
 
+def test_attnd_itself_is_such_a_server(server):
+    point = bench(server, "--causal", "--q_offset=2", "--sinks=1,2,3,4", "--layout=bnhd")
+    assert point["requests"] > 0 and (point["refused"], point["failed"]) == (0, 0)
+
+
 def test_refusals_and_wrong_answers_are_no_answers(model):
     model.answer = lambda call: reply(raw=ANSWER.tobytes()) if call % 2 else None
     point = bench(model, "--warm_up_calls=0")
