@@ -367,8 +367,8 @@ TEST(ProjectionShareTest, NoByteChangesWhenUnitsGiveWay) {
   EXPECT_GT(slices, 6 * 5);
 }
 
-// Two problems of one block, driven by hand. Their jobs wait for a room that never comes.
-class TwoByHandTest : public testing::Test {
+// Problems of one block, driven by hand. Their jobs wait for a room that never comes.
+class SharedByHandTest : public testing::Test {
  protected:
   static constexpr std::int64_t kIn = 600, kOut = 200;
   struct Caller {
@@ -378,6 +378,7 @@ class TwoByHandTest : public testing::Test {
     std::optional<SharedRows> rows;
     std::promise<absl::Status> done;
     std::function<bool()> is_there;  // null: from the beginning
+    std::int64_t depth = 0;          // where it stands when it enters
   };
 
   void SetUp() override {
@@ -385,13 +386,18 @@ class TwoByHandTest : public testing::Test {
     linear_.weight = reinterpret_cast<const std::byte*>(weight_.data());
     linear_.in = kIn;
     linear_.out = kOut;
-    for (Caller* caller : {&first_, &second_}) {
+    for (Caller* caller : {&first_, &second_, &third_}) {
       caller->x = Floats(3 * kIn);
       caller->out.resize(3 * kOut);
     }
   }
   void Enter(Caller& caller, std::shared_ptr<CancelToken> token = std::make_shared<CancelToken>()) {
-    caller.rows.emplace(Rows(caller), std::vector{SharedRows::Product{&linear_, caller.out.data()}}, caller.cancel,
+    ProjectionRows rows = Rows(caller);
+    while (rows.depth < caller.depth) {
+      ProjectionRows* const alone[] = {&rows};
+      ProjectBlock(alone, scratch_.Reserve(ProjectionScratchBytes()));
+    }
+    caller.rows.emplace(rows, std::vector{SharedRows::Product{&linear_, caller.out.data()}}, caller.cancel,
                         caller.is_there);
     Phase phase;
     phase.units = 1;
@@ -404,13 +410,20 @@ class TwoByHandTest : public testing::Test {
     executor_.Submit(caller.job);
   }
   ProjectionRows Rows(Caller& caller) {
-    return {&linear_, DType::kFloat32, reinterpret_cast<const std::byte*>(caller.x.data()), kIn, 3};
+    return {&linear_,
+            DType::kFloat32,
+            reinterpret_cast<const std::byte*>(caller.x.data()),
+            kIn,
+            3,
+            caller.out.data(),
+            kOut,
+            /*column=*/0,
+            /*end_column=*/kOut};
   }
   std::vector<float> Alone(Caller& caller) {
     std::vector<float> out(3 * kOut);
     ProjectionRows rows = Rows(caller);
     rows.out = out.data();
-    rows.out_stride = rows.end_column = kOut;
     EXPECT_TRUE(attnd::Project(rows, scratch_.Reserve(ProjectionScratchBytes()), CancelToken(), WorkerContext()));
     return out;
   }
@@ -431,12 +444,12 @@ class TwoByHandTest : public testing::Test {
 
   std::vector<float> weight_;
   Linear linear_;
-  Caller first_, second_;
+  Caller first_, second_, third_;
   Scratch scratch_;
   Executor executor_{1};
 };
 
-TEST_F(TwoByHandTest, OneBlockIsDoneForBoth) {
+TEST_F(SharedByHandTest, OneBlockIsDoneForBoth) {
   Enter(first_);
   Enter(second_);
   EXPECT_TRUE(Run(first_));
@@ -447,7 +460,7 @@ TEST_F(TwoByHandTest, OneBlockIsDoneForBoth) {
   EXPECT_TRUE(second_.done.get_future().get().ok());  // its only unit is done
 }
 
-TEST_F(TwoByHandTest, WhatGaveWayIsGivenBackAndGoesOn) {
+TEST_F(SharedByHandTest, WhatGaveWayIsGivenBackAndGoesOn) {
   Enter(first_);
   Enter(second_);
   std::atomic<std::int64_t> waiting{1};
@@ -460,8 +473,20 @@ TEST_F(TwoByHandTest, WhatGaveWayIsGivenBackAndGoesOn) {
   EXPECT_EQ(first_.out, Alone(first_));
 }
 
+TEST_F(SharedByHandTest, OnlyWhatStandsAtTheSameDepthGoesTogether) {
+  second_.depth = third_.depth = kProjectionDepth;
+  Enter(first_);
+  Enter(second_);
+  Enter(third_);
+  EXPECT_TRUE(Run(first_));
+  EXPECT_EQ(first_.rows->blocks_shared(), 0);
+  EXPECT_TRUE(Run(second_));
+  EXPECT_EQ(third_.rows->blocks_shared(), 1);
+  for (Caller* caller : {&first_, &second_, &third_}) EXPECT_EQ(caller->out, Alone(*caller));
+}
+
 // The last moment at which somebody's state is looked at is when the other's unit begins.
-TEST_F(TwoByHandTest, WhatWasStoppedIsGivenBack) {
+TEST_F(SharedByHandTest, WhatWasStoppedIsGivenBack) {
   int asked = 0;
   second_.is_there = [&] {
     if (++asked == 2) first_.cancel.Cancel(absl::CancelledError("enough"));
@@ -475,7 +500,7 @@ TEST_F(TwoByHandTest, WhatWasStoppedIsGivenBack) {
   EXPECT_EQ(second_.out, Alone(second_));
 }
 
-TEST_F(TwoByHandTest, NothingIsTakenAlongThatIsNotThere) {
+TEST_F(SharedByHandTest, NothingIsTakenAlongThatIsNotThere) {
   bool there = false;
   second_.is_there = [&] { return there; };
   Enter(first_);
@@ -488,7 +513,7 @@ TEST_F(TwoByHandTest, NothingIsTakenAlongThatIsNotThere) {
   EXPECT_EQ(second_.out, Alone(second_));
 }
 
-TEST_F(TwoByHandTest, NothingIsTakenAlongOfAJobThatStops) {
+TEST_F(SharedByHandTest, NothingIsTakenAlongOfAJobThatStops) {
   const auto token = std::make_shared<CancelToken>();
   Enter(first_);
   Enter(second_, token);
