@@ -136,13 +136,13 @@ void Executor::Release(Job& job, bool done, absl::Duration worked, const WorkerC
 void Executor::BringOn(Job& job, WorkerContext& context) {
   std::unique_lock lock(mutex_);
   if (job.finished_) return;
-  const absl::Duration start = ThreadCpuTime();
+  const absl::Duration start = ThreadCpuTime(), for_others = context.for_others;
   const std::int64_t own = context.own;
   while (!Exhausted(job) && !job.phases_[job.phase_].meeting && HasWork(job) && !context.ShouldPause()) {
     RunUnit(job, context, lock);
   }
   context.own = own;
-  ChargeInstead(job, ThreadCpuTime() - start, context);
+  ChargeInstead(job, ThreadCpuTime() - start - (context.for_others - for_others), context);
   if (job.running_ == 0) LookAt(job);
 }
 

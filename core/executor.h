@@ -138,9 +138,9 @@ class Executor {
   // Looks again at a job whose units were not ready, or at once at one that should stop.
   void Wake(const std::shared_ptr<Job>& job);
 
-  // A unit of one job may do a unit of another job beside its own. From a Hold that gave true to its
-  // Release the other counts as having one more unit that runs: it neither ends nor goes on to its next phase. False
-  // when it is not submitted yet, was stopped or has ended.
+  // A unit of one job may do a unit of another job beside its own. From a Hold that gave true to its Release the other
+  // counts as having one more unit that runs: it neither ends nor goes on to its next phase. False when it is not
+  // submitted yet, was stopped or has ended.
   bool Hold(Job& job);
   // `done`: the phase that it is in has one unit less to run, if any is left. `worked` is charged to the job, not to
   // that of `context`'s unit.
