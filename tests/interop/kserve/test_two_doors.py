@@ -20,11 +20,6 @@ from weight_sets import Store, inline, named, weights
 REFUSED = StatusCode.INVALID_ARGUMENT
 
 
-@pytest.fixture(scope="module")
-def infer(server):
-    return infer_wire.stub_of(server)
-
-
 def draw(*shape):
     return np.random.default_rng(sum(shape)).standard_normal(shape)
 
