@@ -17,7 +17,6 @@
 #include "server/inference/models.h"
 #include "server/plan_info.h"
 #include "server/reflection.h"
-#include "server/small_call.h"
 #include "server/store_calls.h"
 #include "server/trace.h"
 #include "server/weight_set_calls.h"
@@ -51,26 +50,26 @@ const std::vector<Gate::Method>& Gate::Methods() {
       {"attnd.v1.AttentionService/Attend", "Attend", &Gate::Start<&StartAttend>},
       {"attnd.v1.AttentionService/AttendStream", "AttendStream", &Gate::Start<&StartAttendStream>},
       {"attnd.v1.AttentionService/Plan", "Plan", &Gate::Plan},
-      {"attnd.v1.AttentionService/Info", "Info", &Gate::Info},
+      {"attnd.v1.AttentionService/Info", "Info", &Gate::Answer<&AnswerInfo>},
       {"attnd.v1.StoreService/PutTensor", "PutTensor", &Gate::Start<&StartPutTensor>},
       {"attnd.v1.StoreService/AppendTensors", "AppendTensors", &Gate::Start<&StartAppendTensors>},
       {"attnd.v1.StoreService/GetTensor", "GetTensor", &Gate::Start<&StartGetTensor>},
       {"attnd.v1.StoreService/ListTensors", "ListTensors", &Gate::Start<&StartListTensors>},
       {"attnd.v1.StoreService/DeleteTensor", "DeleteTensor", &Gate::Start<&StartDeleteTensor>},
-      {"inference.GRPCInferenceService/ServerLive", "ServerLive", &Gate::ServerLive},
-      {"inference.GRPCInferenceService/ServerReady", "ServerReady", &Gate::ServerReady},
-      {"inference.GRPCInferenceService/ModelReady", "ModelReady", &Gate::ModelReady},
-      {"inference.GRPCInferenceService/ServerMetadata", "ServerMetadata", &Gate::ServerMetadata},
-      {"inference.GRPCInferenceService/ModelMetadata", "ModelMetadata", &Gate::ModelMetadata},
-      {"inference.GRPCInferenceService/ModelInfer", "ModelInfer", &Gate::ModelInfer},
-      {"inference.GRPCInferenceService/ModelStreamInfer", "ModelStreamInfer", &Gate::ModelStreamInfer},
-      {"inference.GRPCInferenceService/ModelConfig", "ModelConfig", &Gate::ModelConfig},
-      {"inference.GRPCInferenceService/ModelStatistics", "ModelStatistics", &Gate::ModelStatistics},
-      {"inference.GRPCInferenceService/RepositoryIndex", "RepositoryIndex", &Gate::RepositoryIndex},
-      {"attnd.v1.StoreService/PutWeightSet", "PutWeightSet", &Gate::PutWeightSet},
-      {"attnd.v1.StoreService/GetWeightSet", "GetWeightSet", &Gate::GetWeightSet},
-      {"attnd.v1.StoreService/ListWeightSets", "ListWeightSets", &Gate::ListWeightSets},
-      {"attnd.v1.StoreService/DeleteWeightSet", "DeleteWeightSet", &Gate::DeleteWeightSet},
+      {"inference.GRPCInferenceService/ServerLive", "ServerLive", &Gate::Answer<&AnswerServerLive>},
+      {"inference.GRPCInferenceService/ServerReady", "ServerReady", &Gate::Answer<&AnswerServerReady>},
+      {"inference.GRPCInferenceService/ModelReady", "ModelReady", &Gate::Answer<&AnswerModelReady>},
+      {"inference.GRPCInferenceService/ServerMetadata", "ServerMetadata", &Gate::Answer<&AnswerServerMetadata>},
+      {"inference.GRPCInferenceService/ModelMetadata", "ModelMetadata", &Gate::Answer<&AnswerModelMetadata>},
+      {"inference.GRPCInferenceService/ModelInfer", "ModelInfer", &Gate::Start<&StartModelInfer>},
+      {"inference.GRPCInferenceService/ModelStreamInfer", "ModelStreamInfer", &Gate::Start<&StartModelStreamInfer>},
+      {"inference.GRPCInferenceService/ModelConfig", "ModelConfig", &Gate::Answer<&AnswerModelConfig>},
+      {"inference.GRPCInferenceService/ModelStatistics", "ModelStatistics", &Gate::Answer<&AnswerModelStatistics>},
+      {"inference.GRPCInferenceService/RepositoryIndex", "RepositoryIndex", &Gate::Answer<&AnswerRepositoryIndex>},
+      {"attnd.v1.StoreService/PutWeightSet", "PutWeightSet", &Gate::Start<&StartPutWeightSet>},
+      {"attnd.v1.StoreService/GetWeightSet", "GetWeightSet", &Gate::Answer<&AnswerGetWeightSet>},
+      {"attnd.v1.StoreService/ListWeightSets", "ListWeightSets", &Gate::Answer<&AnswerListWeightSets>},
+      {"attnd.v1.StoreService/DeleteWeightSet", "DeleteWeightSet", &Gate::Start<&StartDeleteWeightSet>},
       {"grpc.health.v1.Health/Check", "Check", &Gate::HealthCheck},
       {"grpc.health.v1.Health/Watch", "Watch", &Gate::HealthWatch},
       {"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "ServerReflectionInfo",
@@ -143,88 +142,6 @@ CallReactor* Gate::Plan(CallContext* context, CallHead head) {
     return AnswerPlan(engine_, request, owner);
   };
   return StartSmallCall<v1::PlanRequest>(engine_, context, std::move(head), std::move(answer));
-}
-
-CallReactor* Gate::Info(CallContext* context, CallHead head) {
-  return StartSmallCall<v1::InfoRequest>(engine_, context, std::move(head), [this](const v1::InfoRequest&) {
-    return absl::StatusOr<v1::InfoResponse>(AnswerInfo(engine_));
-  });
-}
-
-CallReactor* Gate::ServerLive(CallContext* context, CallHead head) {
-  return StartSmallCall<inference::ServerLiveRequest>(
-      engine_, context, std::move(head), [](const inference::ServerLiveRequest&) { return AnswerServerLive(); });
-}
-
-CallReactor* Gate::ServerReady(CallContext* context, CallHead head) {
-  return StartSmallCall<inference::ServerReadyRequest>(
-      engine_, context, std::move(head),
-      [this](const inference::ServerReadyRequest&) { return AnswerServerReady(engine_); });
-}
-
-CallReactor* Gate::ModelReady(CallContext* context, CallHead head) {
-  return StartSmallCall<inference::ModelReadyRequest>(
-      engine_, context, std::move(head),
-      [this](const inference::ModelReadyRequest& request) { return AnswerModelReady(engine_, request); });
-}
-
-CallReactor* Gate::ServerMetadata(CallContext* context, CallHead head) {
-  return StartSmallCall<inference::ServerMetadataRequest>(
-      engine_, context, std::move(head),
-      [](const inference::ServerMetadataRequest&) { return AnswerServerMetadata(); });
-}
-
-CallReactor* Gate::ModelMetadata(CallContext* context, CallHead head) {
-  return StartSmallCall<inference::ModelMetadataRequest>(
-      engine_, context, std::move(head),
-      [this](const inference::ModelMetadataRequest& request) { return AnswerModelMetadata(engine_, request); });
-}
-
-CallReactor* Gate::ModelInfer(CallContext* context, CallHead head) {
-  return StartModelInfer(engine_, context, std::move(head));
-}
-
-CallReactor* Gate::ModelStreamInfer(CallContext* context, CallHead head) {
-  return StartModelStreamInfer(engine_, context, std::move(head));
-}
-
-CallReactor* Gate::ModelConfig(CallContext* context, CallHead head) {
-  return StartSmallCall<inference::ModelConfigRequest>(
-      engine_, context, std::move(head),
-      [this](const inference::ModelConfigRequest& request) { return AnswerModelConfig(engine_, request); });
-}
-
-CallReactor* Gate::ModelStatistics(CallContext* context, CallHead head) {
-  return StartSmallCall<inference::ModelStatisticsRequest>(
-      engine_, context, std::move(head),
-      [this](const inference::ModelStatisticsRequest& request) { return AnswerModelStatistics(engine_, request); });
-}
-
-CallReactor* Gate::RepositoryIndex(CallContext* context, CallHead head) {
-  return StartSmallCall<inference::RepositoryIndexRequest>(
-      engine_, context, std::move(head),
-      [this](const inference::RepositoryIndexRequest& request) { return AnswerRepositoryIndex(engine_, request); });
-}
-
-CallReactor* Gate::PutWeightSet(CallContext* context, CallHead head) {
-  return StartPutWeightSet(engine_, context, std::move(head));
-}
-
-CallReactor* Gate::GetWeightSet(CallContext* context, CallHead head) {
-  return StartSmallCall<v1::GetWeightSetRequest>(
-      engine_, context, std::move(head),
-      [this](const v1::GetWeightSetRequest& request) { return AnswerGetWeightSet(engine_, request); });
-}
-
-CallReactor* Gate::ListWeightSets(CallContext* context, CallHead head) {
-  return StartSmallCall<v1::ListWeightSetsRequest>(
-      engine_, context, std::move(head), [this](const v1::ListWeightSetsRequest&) {
-        return absl::StatusOr<v1::ListWeightSetsResponse>(AnswerListWeightSets(engine_));
-      });
-}
-
-CallReactor* Gate::DeleteWeightSet(CallContext* context, CallHead head) {
-  return StartDeleteWeightSet(engine_, context, std::move(head));
 }
 
 CallReactor* Gate::HealthCheck(CallContext* context, CallHead head) {

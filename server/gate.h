@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "server/call.h"
 #include "server/health.h"
+#include "server/small_call.h"
 
 namespace attnd::server {
 
@@ -34,22 +35,18 @@ class Gate final : public grpc::CallbackGenericService {
   CallReactor* Start(CallContext* context, CallHead head) {
     return kStart(engine_, context, std::move(head));
   }
+  // What is answered at once by `kAnswer(engine, request)`, which gives StatusOr<Response>.
+  template <auto kAnswer>
+  CallReactor* Answer(CallContext* context, CallHead head) {
+    return StartAnswer(kAnswer, context, std::move(head));
+  }
+  template <typename Response, typename Request>
+  CallReactor* StartAnswer(absl::StatusOr<Response> (*answer)(const Engine&, const Request&), CallContext* context,
+                           CallHead head) {
+    return StartSmallCall<Request>(engine_, context, std::move(head),
+                                   [this, answer](const Request& request) { return answer(engine_, request); });
+  }
   CallReactor* Plan(CallContext* context, CallHead head);
-  CallReactor* Info(CallContext* context, CallHead head);
-  CallReactor* ServerLive(CallContext* context, CallHead head);
-  CallReactor* ServerReady(CallContext* context, CallHead head);
-  CallReactor* ModelReady(CallContext* context, CallHead head);
-  CallReactor* ServerMetadata(CallContext* context, CallHead head);
-  CallReactor* ModelMetadata(CallContext* context, CallHead head);
-  CallReactor* ModelInfer(CallContext* context, CallHead head);
-  CallReactor* ModelStreamInfer(CallContext* context, CallHead head);
-  CallReactor* ModelConfig(CallContext* context, CallHead head);
-  CallReactor* ModelStatistics(CallContext* context, CallHead head);
-  CallReactor* RepositoryIndex(CallContext* context, CallHead head);
-  CallReactor* PutWeightSet(CallContext* context, CallHead head);
-  CallReactor* GetWeightSet(CallContext* context, CallHead head);
-  CallReactor* ListWeightSets(CallContext* context, CallHead head);
-  CallReactor* DeleteWeightSet(CallContext* context, CallHead head);
   CallReactor* HealthCheck(CallContext* context, CallHead head);
   CallReactor* HealthWatch(CallContext* context, CallHead head);
 

@@ -70,7 +70,7 @@ absl::StatusOr<v1::PlanResponse> AnswerPlan(const Engine& engine, const v1::Plan
   return plan;
 }
 
-v1::InfoResponse AnswerInfo(const Engine& engine) {
+absl::StatusOr<v1::InfoResponse> AnswerInfo(const Engine& engine, const v1::InfoRequest&) {
   v1::InfoResponse info;
   info.set_version(ATTND_VERSION);
   const KernelInfo kernels = GetKernelInfo();

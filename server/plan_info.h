@@ -15,6 +15,6 @@ namespace attnd::server {
 absl::StatusOr<v1::PlanResponse> AnswerPlan(const Engine& engine, const v1::PlanRequest& request,
                                             const std::string& owner = "");
 
-v1::InfoResponse AnswerInfo(const Engine& engine);
+absl::StatusOr<v1::InfoResponse> AnswerInfo(const Engine& engine, const v1::InfoRequest&);
 
 }  // namespace attnd::server

@@ -168,7 +168,8 @@ absl::StatusOr<v1::GetWeightSetResponse> AnswerGetWeightSet(const Engine& engine
   return response;
 }
 
-v1::ListWeightSetsResponse AnswerListWeightSets(const Engine& engine) {
+absl::StatusOr<v1::ListWeightSetsResponse> AnswerListWeightSets(const Engine& engine,
+                                                                const v1::ListWeightSetsRequest&) {
   v1::ListWeightSetsResponse response;
   for (const WeightSets::Listed& listed : engine.weight_sets.List()) *response.add_weight_sets() = StoredOf(listed);
   return response;

@@ -14,6 +14,6 @@ CallReactor* StartDeleteWeightSet(Engine& engine, CallContext* context, CallHead
 
 absl::StatusOr<v1::GetWeightSetResponse> AnswerGetWeightSet(const Engine& engine,
                                                             const v1::GetWeightSetRequest& request);
-v1::ListWeightSetsResponse AnswerListWeightSets(const Engine& engine);
+absl::StatusOr<v1::ListWeightSetsResponse> AnswerListWeightSets(const Engine& engine, const v1::ListWeightSetsRequest&);
 
 }  // namespace attnd::server

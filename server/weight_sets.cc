@@ -105,12 +105,8 @@ absl::Status UseWeightSet(const WeightSets& sets, const v1::AttendRequest& reque
       sets.Find("weight_set.name", request.weight_set().name(), request.weight_set().version());
   if (!found.ok()) return found.status();
   const WeightSet& set = *found->set;
-  if (inputs.options.rotary && set.rotary) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("options.rotary: given, expected none: ", Describe(set.head), " has a rotary of its own"));
-  }
   inputs.projection = set.projection;
-  if (set.rotary) inputs.options.rotary = set.rotary;
+  if (!inputs.options.rotary) inputs.options.rotary = set.rotary;
   decoded.held.push_back(found->set);
   return absl::OkStatus();
 }
@@ -130,9 +126,9 @@ absl::StatusOr<WeightSets::Listed> WeightSets::Find(absl::string_view field, con
 std::vector<WeightSets::Listed> WeightSets::List(absl::string_view name, std::int64_t version) const {
   std::vector<Listed> listed;
   const std::lock_guard lock(mutex_);
-  for (const auto& [known, versions] : sets_) {
-    if (!name.empty() && known != name) continue;
-    for (const auto& [number, set] : versions) {
+  const auto [first, last] = name.empty() ? std::pair(sets_.begin(), sets_.end()) : sets_.equal_range(name);
+  for (auto named = first; named != last; ++named) {
+    for (const auto& [number, set] : named->second) {
       if (version != 0 && number != version) continue;
       const std::int64_t calls = set.use_count() - 1;  // before one more is here
       listed.push_back({set, calls});

@@ -94,12 +94,14 @@ step "unit tests: release" units release
 step "conformance tests" pytests build/release/bin tests/conformance
 step "integration tests" pytests build/release/bin tests/integration
 step "adversarial tests" pytests build/release/bin tests/adversarial
-step "interop tests: Python" pytests build/release/bin tests/interop -k python
+step "interop tests: Python" pytests build/release/bin tests/interop -k 'python or two_doors'
 step "pages in a browser" pytests build/release/bin tests/pages
+step "tests of the Python package" pytests build/release/bin tests/python
 
 if [ "$all" = 1 ]; then
   step "tools of other makers" tests/venv.sh
-  step "interop tests: Node, Go, grpcurl" pytests build/release/bin tests/interop -k 'not python'
+  step "the Python package's wheel" pytests build/release/bin tests/wheel
+  step "interop tests: Node, Go, grpcurl, stock clients" pytests build/release/bin tests/interop -k 'not python and not two_doors'
   step "files of other packages" pytests build/release/bin tests/formats
   step "deploy tests: Envoy, Kubernetes, systemd, cgroups, the manual" pytests build/release/bin tests/deploy
   step "soak: the rule it is judged by" pytests build/release/bin tests/bench
@@ -113,6 +115,7 @@ if [ "$all" = 1 ]; then
   # Shadow memory has no bounds; and without descriptors UBSan takes objects for none, since it looks at their memory
   # through a pipe.
   step "conformance and integration tests: asan" pytests build/asan/bin tests/conformance tests/integration \
+    tests/interop/kserve/test_two_doors.py \
     --ignore-glob='*/test_large_context.py' --ignore-glob='*/test_memory_returns.py' \
     --ignore-glob='*/test_confined_memory.py' --ignore-glob='*/test_hardening.py' \
     --deselect=integration/test_memory_limit.py::test_everything_at_once \

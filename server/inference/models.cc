@@ -62,13 +62,14 @@ absl::StatusOr<Model> FindModel(const Engine& engine, const std::string& name, c
       absl::StrCat("model_name: ", Quoted(name), ", expected attention, projected_attention or a weight set's name"));
 }
 
-absl::StatusOr<inference::ServerLiveResponse> AnswerServerLive() {
+absl::StatusOr<inference::ServerLiveResponse> AnswerServerLive(const Engine&, const inference::ServerLiveRequest&) {
   inference::ServerLiveResponse response;
   response.set_live(true);
   return response;
 }
 
-absl::StatusOr<inference::ServerReadyResponse> AnswerServerReady(const Engine& engine) {
+absl::StatusOr<inference::ServerReadyResponse> AnswerServerReady(const Engine& engine,
+                                                                 const inference::ServerReadyRequest&) {
   inference::ServerReadyResponse response;
   response.set_ready(!engine.lifecycle.draining());
   return response;
@@ -82,7 +83,8 @@ absl::StatusOr<inference::ModelReadyResponse> AnswerModelReady(const Engine& eng
   return response;
 }
 
-absl::StatusOr<inference::ServerMetadataResponse> AnswerServerMetadata() {
+absl::StatusOr<inference::ServerMetadataResponse> AnswerServerMetadata(const Engine&,
+                                                                       const inference::ServerMetadataRequest&) {
   inference::ServerMetadataResponse response;
   response.set_name("attnd");
   response.set_version(ATTND_VERSION);

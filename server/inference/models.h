@@ -24,11 +24,13 @@ std::vector<Model> ListModels(const Engine& engine, const std::string& name);
 // The newest version where none is asked for. NOT_FOUND.
 absl::StatusOr<Model> FindModel(const Engine& engine, const std::string& name, const std::string& version);
 
-absl::StatusOr<inference::ServerLiveResponse> AnswerServerLive();
-absl::StatusOr<inference::ServerReadyResponse> AnswerServerReady(const Engine& engine);
+absl::StatusOr<inference::ServerLiveResponse> AnswerServerLive(const Engine&, const inference::ServerLiveRequest&);
+absl::StatusOr<inference::ServerReadyResponse> AnswerServerReady(const Engine& engine,
+                                                                 const inference::ServerReadyRequest&);
 absl::StatusOr<inference::ModelReadyResponse> AnswerModelReady(const Engine& engine,
                                                                const inference::ModelReadyRequest& request);
-absl::StatusOr<inference::ServerMetadataResponse> AnswerServerMetadata();
+absl::StatusOr<inference::ServerMetadataResponse> AnswerServerMetadata(const Engine&,
+                                                                       const inference::ServerMetadataRequest&);
 absl::StatusOr<inference::ModelMetadataResponse> AnswerModelMetadata(const Engine& engine,
                                                                      const inference::ModelMetadataRequest& request);
 absl::StatusOr<inference::ModelConfigResponse> AnswerModelConfig(const Engine& engine,

@@ -12,9 +12,16 @@ import wire
 from attnd.v1 import attention_pb2 as pb
 from attnd.v1 import store_pb2, store_pb2_grpc
 from attnd_server import CALL_SECONDS_MAX, AttndServer, eventually
-from weight_sets import Store, inline, named, projection, weights
+from weight_sets import X, Store, inline, named, projection, weights
 
 ROTARY = pb.Rotary(style=pb.ROTARY_STYLE_HALF, rotary_dim=16, rope_base=500000)
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Of its own: what is put stays."""
+    with AttndServer() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +95,8 @@ def test_a_set_has_a_rotary_embedding_of_its_own(store):
     rotary = {"style": "half", "dim": 16, "base": 500000}
     right = wire.attend(store.attention, inline(arrays, rotary=rotary)).raw
     assert store.answer("turned") == right != wire.attend(store.attention, inline(arrays)).raw
-    with refused(INVALID, "options.rotary: given"):
-        store.answer("turned", rotary=rotary)
+    other = {**rotary, "base": 10000, "q_positions": np.arange(5, 5 + X.shape[1])[None].repeat(2, 0)}
+    assert store.answer("turned", rotary=other) == wire.attend(store.attention, inline(arrays, rotary=other)).raw
     store.put("straight", arrays)
     assert store.answer("straight", rotary=rotary) == right
 

@@ -113,7 +113,7 @@ TEST(PlanTest, RefusesWhatMeansNothing) {
 }
 
 TEST(InfoTest, SaysWhatThisServerIs) {
-  const v1::InfoResponse info = AnswerInfo(TestEngine());
+  const v1::InfoResponse info = AnswerInfo(TestEngine(), {}).value();
   EXPECT_EQ(info.version(), ATTND_VERSION);
   EXPECT_EQ(info.threads(), 1);
   EXPECT_FALSE(info.instruction_set_used().empty());

@@ -24,9 +24,8 @@ using testing::HasSubstr;
 std::string Size(std::uint64_t bytes) { return std::string(reinterpret_cast<const char*>(&bytes), sizeof(bytes)); }
 
 // Two tensors, of 2 and 3 elements.
-const std::string kHeader =
-    R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-    R"("b":{"dtype":"BF16","shape":[1,3],"data_offsets":[8,14]}})";
+const std::string kHeader = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                            R"("b":{"dtype":"BF16","shape":[1,3],"data_offsets":[8,14]}})";
 const std::string kData = "abcdefghijklmn";
 const std::string kFile = Size(kHeader.size()) + kHeader + kData;
 
