@@ -101,7 +101,8 @@ step "tests of the Python package" pytests build/release/bin tests/python
 if [ "$all" = 1 ]; then
   step "tools of other makers" tests/venv.sh
   step "the Python package's wheel" pytests build/release/bin tests/wheel
-  step "interop tests: Node, Go, grpcurl, stock clients" pytests build/release/bin tests/interop -k 'not python and not two_doors'
+  step "interop tests: Node, Go, grpcurl, stock clients" pytests build/release/bin tests/interop \
+    -k 'not python and not two_doors'
   step "files of other packages" pytests build/release/bin tests/formats
   step "deploy tests: Envoy, Kubernetes, systemd, cgroups, the manual" pytests build/release/bin tests/deploy
   step "soak: the rule it is judged by" pytests build/release/bin tests/bench
