@@ -99,6 +99,7 @@ void Engine::Note(const AttentionReport& report, absl::Duration predicted, Reque
   record.given_back = predicted * (static_cast<double>(config.threads) * report.undone);
   record.flops = statistics.flops();
   record.done = 1 - report.undone;
+  record.weight_blocks_shared = report.weight_blocks_shared;
   record.tiles_run = report.tiles_run;
   // Of what was not run, what was excluded and what a stop left is known by their shares.
   const std::int64_t rest = report.tiles - report.tiles_run;

@@ -164,6 +164,10 @@ struct Metrics::Families {
   std::array<Counter*, 3> tiles = CountersBy("outcome", kTiles, "attnd_compute_tiles_total",
                                              "Tiles of scores: run, skipped since all of it is excluded, or cancelled "
                                              "with their problem.");
+  Counter& weight_blocks_shared =
+      Counters("attnd_compute_weight_blocks_shared_total",
+               "Blocks of weights that were multiplied with rows of several problems at once, one for each of these.")
+          .Add({});
   Histogram& flop_rate =
       Histograms("attnd_compute_flops_per_second", "What a problem of 1e7 or more FLOPs reached while it computed.")
           .Add({}, kFlopRates);
@@ -260,6 +264,7 @@ void Metrics::Count(const RequestRecord& record) {
   all.given_back_seconds.Increment(absl::ToDoubleSeconds(record.given_back));
   const std::int64_t tiles[] = {record.tiles_run, record.tiles_skipped, record.tiles_cancelled};
   for (std::size_t i = 0; i < std::size(tiles); ++i) all.tiles[i]->Increment(static_cast<double>(tiles[i]));
+  all.weight_blocks_shared.Increment(static_cast<double>(record.weight_blocks_shared));
   if (record.tiles_run == 0 || done < static_cast<double>(kRateFlopsMin) || computed <= 0 || worked <= 0) return;
   all.flop_rate.Observe(done / computed);
   if (all.peak_flops_per_thread > 0) all.peak_ratio.Observe(done / worked / all.peak_flops_per_thread);

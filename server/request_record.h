@@ -36,6 +36,7 @@ struct RequestRecord {
   std::int64_t flops = 0;                // of a problem that came to computing, after exclusion
   double done = 1;                       // the part of them that was computed
   std::int64_t tiles_run = 0, tiles_skipped = 0, tiles_cancelled = 0;
+  std::int64_t weight_blocks_shared = 0;  // multiplied with other problems' rows too
   absl::Duration stopped_in, given_back;  // of one that stopped early: until no thread worked at it, and what it saved
 };
 

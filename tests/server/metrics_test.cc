@@ -40,6 +40,7 @@ RequestRecord Computed() {
   record.flops = 4'000'000'000;
   record.tiles_run = 30;
   record.tiles_skipped = 12;
+  record.weight_blocks_shared = 7;
   return record;
 }
 
@@ -69,6 +70,7 @@ TEST(MetricsTest, AComputedProblem) {
   EXPECT_EQ(samples.at(R"(attnd_compute_tiles_total{outcome="run"})"), 30);
   EXPECT_EQ(samples.at(R"(attnd_compute_tiles_total{outcome="skipped"})"), 12);
   EXPECT_EQ(samples.at(R"(attnd_compute_tiles_total{outcome="cancelled"})"), 0);
+  EXPECT_EQ(samples.at("attnd_compute_weight_blocks_shared_total"), 7);
   // 4e9 FLOPs in 0.1 s; in 0.2 s of CPU, of which each second could have made 32e9.
   EXPECT_EQ(samples.at("attnd_compute_flops_per_second_sum"), 4e10);
   EXPECT_DOUBLE_EQ(samples.at("attnd_compute_peak_ratio_sum"), 0.625);
