@@ -116,7 +116,7 @@ void Executor::Wake(const std::shared_ptr<Job>& job) {
 
 bool Executor::Hold(Job& job) {
   const std::lock_guard lock(mutex_);
-  if (job.submitted_ == absl::Time() || job.finished_ || job.cancel_->ShouldStop()) return false;
+  if (!IsInFlight(job) || job.cancel_->ShouldStop()) return false;
   if (job.started_ == absl::Time()) job.started_ = Now();
   ++job.running_;
   return true;
@@ -135,7 +135,7 @@ void Executor::Release(Job& job, bool done, absl::Duration worked, const WorkerC
 
 void Executor::BringOn(Job& job, WorkerContext& context) {
   std::unique_lock lock(mutex_);
-  if (job.finished_) return;
+  if (!IsInFlight(job)) return;
   const absl::Duration start = ThreadCpuTime(), for_others = context.for_others;
   const std::int64_t own = context.own;
   while (!Exhausted(job) && !job.phases_[job.phase_].meeting && HasWork(job) && !context.ShouldPause()) {
@@ -145,6 +145,8 @@ void Executor::BringOn(Job& job, WorkerContext& context) {
   ChargeInstead(job, ThreadCpuTime() - start - (context.for_others - for_others), context);
   if (job.running_ == 0) LookAt(job);
 }
+
+bool Executor::IsInFlight(const Job& job) { return job.submitted_ != absl::Time() && !job.finished_; }
 
 void Executor::ChargeInstead(Job& job, absl::Duration worked, const WorkerContext& context) {
   context.for_others += worked;

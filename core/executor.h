@@ -146,7 +146,7 @@ class Executor {
   // that of `context`'s unit.
   void Release(Job& job, bool done, absl::Duration worked, const WorkerContext& context);
   // From a unit of another job, which needs no scratch: runs what the job can run now, at its own charge, up to a
-  // phase where jobs meet.
+  // phase where jobs meet. No effect on one that is not submitted yet or has ended.
   void BringOn(Job& job, WorkerContext& context);
 
   // Whether the caller is a worker, of any pool.
@@ -166,6 +166,8 @@ class Executor {
   void Enqueue(Job& job);
   // The same, and at once where the job should stop.
   void LookAt(Job& job);
+  // Jobs may be known to others a moment before they are submitted.
+  static bool IsInFlight(const Job& job);
   // Takes it from the job whose slice `context` is in.
   void ChargeInstead(Job& job, absl::Duration worked, const WorkerContext& context);
   void CountWaiting();

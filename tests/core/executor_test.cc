@@ -382,6 +382,8 @@ TEST(ExecutorTest, AJobIsBroughtOnToWhereJobsMeet) {
   Phase bring;
   bring.units = 1;
   bring.run = [&](std::int64_t, WorkerContext& context) {
+    executor.BringOn(*other, context);  // not there yet
+    EXPECT_EQ(first, 0);
     executor.Submit(other);
     for (int again = 0; again < 2; ++again) {
       executor.BringOn(*other, context);
