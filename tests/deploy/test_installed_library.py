@@ -25,8 +25,8 @@ CLIENT = {
 LIBRARY = {
     *(f"lib/libattnd_{part}.a" for part in ("client", "wire", "proto")),
     *(f"lib/cmake/attnd/attnd-{part}.cmake" for part in ("config", "config-version", "targets", "targets-release")),
-    *(f"include/attnd/v1/attention.{part}.h" for part in ("pb", "grpc.pb")),
-    "share/attnd/proto/attnd/v1/attention.proto",
+    *(f"include/attnd/v1/{file}.{part}.h" for file in ("attention", "store") for part in ("pb", "grpc.pb")),
+    *(f"share/attnd/proto/attnd/v1/{file}.proto" for file in ("attention", "store")),
     *(
         f"include/attnd/client/{name}.h"
         for name in ("array", "client", "credentials", "merge", "npy", "npz", "options", "problem", "safetensors")
