@@ -35,7 +35,8 @@ class StoreTest : public ::testing::Test {
   static void Copy(const std::vector<DataCopy>& copies, float first) {
     for (const DataCopy& copy : copies) {
       for (std::int64_t i = 0; i < copy.from.bytes / 4; ++i) {
-        const float value = first + static_cast<float>(copy.from.offset_bytes / 4 + i);
+        const std::int64_t index = copy.from.offset_bytes / 4 + i;
+        const float value = first + static_cast<float>(index);
         std::memcpy(copy.to + i * 4, &value, sizeof(value));
       }
     }
