@@ -193,7 +193,7 @@ def test_slow_clients_hold_up_nobody(server):
         assert Page(server).sum("attnd_requests_total") > 0
         # Each was cut off, though none of them ever ended.
         eventually("descriptors are given back", lambda: server.descriptors() <= descriptors)
-        assert server.resident_bytes() < resident + (32 << 20)
+        assert server.resident_bytes() < resident + (32 << 20) or not server.memory_is_its_own()
 
 
 def test_a_port_that_is_taken(server):
