@@ -288,9 +288,7 @@ class StreamCall final : public MessageStream, public BlockWriter {
 }  // namespace
 
 CallReactor* StartAttendStream(Engine& engine, CallContext* context, CallHead head) {
-  auto call = std::make_shared<StreamCall>(engine, context, std::move(head));
-  call->Start();
-  return call.get();
+  return StartCall<StreamCall>(engine, context, std::move(head));
 }
 
 }  // namespace attnd::server

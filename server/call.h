@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -89,6 +90,14 @@ class UnaryCall : public CallReactor, public Watched, public std::enable_shared_
   bool asked_ = false;             // a message came
   absl::Time ended_at_;
 };
+
+// Begins a call of this kind, which keeps itself alive; `more` goes to its constructor.
+template <typename Call, typename... More>
+CallReactor* StartCall(Engine& engine, CallContext* context, CallHead head, More&&... more) {
+  const auto call = std::make_shared<Call>(engine, context, std::move(head), std::forward<More>(more)...);
+  call->Start();
+  return call.get();
+}
 
 // A call that is over before it began.
 CallReactor* RefuseCall(Engine& engine, RequestRecord record);

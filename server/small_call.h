@@ -37,9 +37,7 @@ class SmallCall final : public UnaryCall {
 
 template <typename Request, typename Answerer>
 CallReactor* StartSmallCall(Engine& engine, CallContext* context, CallHead head, Answerer answer) {
-  auto call = std::make_shared<SmallCall<Request, Answerer>>(engine, context, std::move(head), std::move(answer));
-  call->Start();
-  return call.get();
+  return StartCall<SmallCall<Request, Answerer>>(engine, context, std::move(head), std::move(answer));
 }
 
 }  // namespace attnd::server

@@ -162,15 +162,11 @@ class AppendTensorsCall final : public UnaryCall {
 }  // namespace
 
 CallReactor* StartPutTensor(Engine& engine, CallContext* context, CallHead head) {
-  auto call = std::make_shared<PutTensorCall>(engine, context, std::move(head));
-  call->Start();
-  return call.get();
+  return StartCall<PutTensorCall>(engine, context, std::move(head));
 }
 
 CallReactor* StartAppendTensors(Engine& engine, CallContext* context, CallHead head) {
-  auto call = std::make_shared<AppendTensorsCall>(engine, context, std::move(head));
-  call->Start();
-  return call.get();
+  return StartCall<AppendTensorsCall>(engine, context, std::move(head));
 }
 
 CallReactor* StartGetTensor(Engine& engine, CallContext* context, CallHead head) {

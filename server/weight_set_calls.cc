@@ -92,9 +92,7 @@ class ChangeCall final : public UnaryCall {
 
 template <typename Request, typename Change>
 CallReactor* StartChange(Engine& engine, CallContext* context, CallHead head, Change change) {
-  auto call = std::make_shared<ChangeCall<Request, Change>>(engine, context, std::move(head), change);
-  call->Start();
-  return call.get();
+  return StartCall<ChangeCall<Request, Change>>(engine, context, std::move(head), change);
 }
 
 // The store is locked no longer than this takes.

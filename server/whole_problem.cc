@@ -152,9 +152,7 @@ void WholeProblem::FreeProblem() {
 }
 
 CallReactor* StartProblemCall(Engine& engine, CallContext* context, CallHead head, std::unique_ptr<Door> door) {
-  auto call = std::make_shared<ProblemCall>(engine, context, std::move(head), std::move(door));
-  call->Start();
-  return call.get();
+  return StartCall<ProblemCall>(engine, context, std::move(head), std::move(door));
 }
 
 }  // namespace attnd::server

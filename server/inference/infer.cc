@@ -148,9 +148,7 @@ CallReactor* StartModelInfer(Engine& engine, CallContext* context, CallHead head
 }
 
 CallReactor* StartModelStreamInfer(Engine& engine, CallContext* context, CallHead head) {
-  auto call = std::make_shared<InferStream>(engine, context, std::move(head));
-  call->Start();
-  return call.get();
+  return StartCall<InferStream>(engine, context, std::move(head));
 }
 
 }  // namespace attnd::server
