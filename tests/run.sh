@@ -53,7 +53,7 @@ build() { # PRESET [TARGET...]: output only when it fails
 }
 
 units() { # PRESET
-  ctest --test-dir "build/$1/tests" --output-on-failure --no-tests=error
+  ctest --test-dir "build/$1/tests" --output-on-failure --no-tests=error -j "$jobs"
 }
 
 pytests() { # BIN_FOLDER TEST...
