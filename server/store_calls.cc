@@ -53,13 +53,11 @@ class PutTensorCall final : public UnaryCall {
     if (status = CheckKnown(message); !status.ok()) return status;
     DataExtent data;
     switch (message.part_case()) {
-      case v1::PutTensorRequest::kHeader: {
+      case v1::PutTensorRequest::kHeader:
         if (tensor_ != nullptr) return absl::InvalidArgumentError("part: a second header, expected data");
-        const absl::StatusOr<DataExtent> inline_data = Begin(message.header());
-        if (!inline_data.ok()) return inline_data.status();
-        data = *inline_data;
+        if (status = Begin(message.header()); !status.ok()) return status;
+        data = ExtentOf(message.header().tensor().data());
         break;
-      }
       case v1::PutTensorRequest::kData: data = ExtentOf(message.data()); break;
       case v1::PutTensorRequest::PART_NOT_SET: break;
     }
@@ -90,10 +88,8 @@ class PutTensorCall final : public UnaryCall {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<DataExtent> Begin(const v1::PutTensorHeader& header) {
-    std::vector<TensorExtent> came;
-    const absl::StatusOr<InputTensor> decoded =
-        DecodeTensor(header.tensor(), "header.tensor", DataRule::kWholeOrLater, came);
+  absl::Status Begin(const v1::PutTensorHeader& header) {
+    const absl::StatusOr<InputTensor> decoded = DecodeTensor(header.tensor(), "header.tensor", DataRule::kWholeOrLater);
     if (!decoded.ok()) return decoded.status();
     StoredSpec spec;
     spec.owner = head_.caller.name();
@@ -106,7 +102,7 @@ class PutTensorCall final : public UnaryCall {
     absl::StatusOr<std::shared_ptr<StoredTensor>> tensor = engine_.tensors->Make(std::move(spec));
     if (!tensor.ok()) return tensor.status();
     tensor_ = *std::move(tensor);
-    return came.empty() ? DataExtent() : came[0].extent;
+    return absl::OkStatus();
   }
 
   void Release() override {
@@ -136,11 +132,10 @@ class AppendTensorsCall final : public UnaryCall {
     std::int64_t bytes = held_.bytes();
     for (int i = 0; i < message.appends_size(); ++i) {
       const v1::TensorAppend& from = message.appends(i);
-      std::vector<TensorExtent> came;
       const absl::StatusOr<InputTensor> rows =
-          DecodeTensor(from.rows(), absl::StrCat("appends[", i, "].rows"), DataRule::kWhole, came);
+          DecodeTensor(from.rows(), absl::StrCat("appends[", i, "].rows"), DataRule::kWhole);
       if (!rows.ok()) return rows.status();
-      appends.push_back({from.name(), *rows, came.empty() ? DataExtent() : came[0].extent});
+      appends.push_back({from.name(), *rows, ExtentOf(from.rows().data())});
       if (from.has_length_before()) appends.back().length_before = from.length_before();
       bytes += CopiesBytes(appends.back().data.bytes);
     }

@@ -252,12 +252,10 @@ StreamMessagePeek PeekStreamMessage(const grpc::ByteBuffer& buffer) {
   return peek;
 }
 
-absl::StatusOr<InputTensor> DecodeTensor(const v1::Tensor& tensor, absl::string_view path, DataRule rule,
-                                         std::vector<TensorExtent>& came) {
-  Decoder decoder{rule, nullptr, CheckKnown(tensor)};
+absl::StatusOr<InputTensor> DecodeTensor(const v1::Tensor& tensor, absl::string_view path, DataRule rule) {
+  Decoder decoder{rule, nullptr, absl::OkStatus()};
   std::optional<InputTensor> decoded = decoder.Tensor(true, tensor, path);
   if (!decoder.status.ok()) return decoder.status;
-  came.insert(came.end(), decoder.came.begin(), decoder.came.end());
   return *std::move(decoded);
 }
 

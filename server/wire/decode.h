@@ -76,9 +76,9 @@ struct DecodedProblem {
 // `request` is from RawMessage::ParseSkeleton. Calls CheckKnown. NOT_FOUND of `names`, without which nothing is named.
 absl::StatusOr<DecodedProblem> DecodeProblem(const v1::AttendRequest& request, DataRule rule, Names* names = nullptr);
 
-// One tensor that stands alone, by the same rules, under `path` in errors; its extent joins `came`.
-absl::StatusOr<InputTensor> DecodeTensor(const v1::Tensor& tensor, absl::string_view path, DataRule rule,
-                                         std::vector<TensorExtent>& came);
+// One tensor that stands alone, of a message that CheckKnown accepted, by the same rules and under `path` in errors.
+// The bytes that came with it are ExtentOf(tensor.data()).
+absl::StatusOr<InputTensor> DecodeTensor(const v1::Tensor& tensor, absl::string_view path, DataRule rule);
 
 // Weights that come to stay, with their rotary embedding.
 struct DecodedWeights {
