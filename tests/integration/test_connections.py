@@ -82,14 +82,16 @@ def test_out_of_descriptors_is_not_the_end():
 
 
 def test_the_self_probe_tells_a_crowd_from_an_end():
-    """At connections_max its own connections are turned away like others', and the server lives."""
+    """At connections_max its own connections are turned away like others', and the server lives.
+
+    The probe keeps taking one place of the two, and a call's connection may still be closing: a call may have to wait.
+    """
     with AttndServer("--connections_max=2", "--self_probe_ms=20") as server:
         crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(4)]
         eventually("the probe is turned away", lambda: server.log().count("self-probe failed") > 6)
         for peer in crowd:
             peer.close()
         eventually("there is room again", lambda: _answers(server))
-        good_call(server)
 
 
 def _answers(server):
