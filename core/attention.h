@@ -20,52 +20,9 @@
 #include "core/arrival.h"
 #include "core/executor.h"
 #include "core/problem.h"
-#include "core/tensor.h"
+#include "core/row_sink.h"
 
 namespace attnd {
-
-// Rows [first_row, first_row + rows) of all `columns` of one output. Blocks of one output never overlap and cover it.
-struct RowBlock {
-  OutputKind kind = OutputKind::kOutput;
-  DType dtype = DType::kFloat32;
-  std::int64_t batch = 0, head = 0, first_row = 0, rows = 0, columns = 0;
-};
-
-struct RowSpan {
-  std::byte* data = nullptr;
-  std::int64_t stride_bytes = 0;  // from one row to the next
-};
-
-// Takes finished rows.
-class RowSink {
- public:
-  virtual ~RowSink() = default;
-  // Room for the block's rows, valid until Close.
-  virtual RowSpan Open(const RowBlock& block) = 0;
-  // The rows are written.
-  virtual void Close(const RowBlock& block, RowSpan span) = 0;
-  // Instead of Close when the work was stopped: the rows are unfinished and must not be shown to anyone.
-  virtual void Drop(const RowBlock& block, RowSpan span) = 0;
-  // False holds back new units that write; call Executor::Wake when it turns true again.
-  virtual bool HasRoom() { return true; }
-};
-
-// Dense tensors in reply order, for whoever wants the whole answer in memory.
-class DenseSink : public RowSink {
- public:
-  // `allocate` gives ElementBytes * product(ReplyShape) bytes for each wanted kind; called in the constructor only.
-  DenseSink(const Problem& problem, const std::function<std::byte*(OutputKind kind, std::int64_t bytes)>& allocate);
-  RowSpan Open(const RowBlock& block) override;
-  void Close(const RowBlock&, RowSpan) override {}
-  void Drop(const RowBlock&, RowSpan) override {}
-
- private:
-  struct Target {
-    std::byte* data = nullptr;
-    std::int64_t batch_stride = 0, head_stride = 0, row_stride = 0;  // bytes
-  };
-  Target targets_[kOutputKindCount];
-};
 
 struct AttentionReport : JobReport {
   std::int64_t nonfinite_rows = 0;
@@ -98,21 +55,5 @@ absl::StatusOr<DenseAnswer> Attend(const Problem& problem, Executor& executor);
 
 // Bytes of scratch that one worker holds for this problem; not a function of Nq or Nk.
 std::int64_t ScratchBytesPerThread(const Problem& problem);
-
-// What the compute kernels found and chose.
-struct KernelInfo {
-  std::vector<std::string> instruction_sets_found;
-  std::string instruction_set_used;
-};
-KernelInfo GetKernelInfo();
-
-// OK, or FAILED_PRECONDITION on a machine without AVX2 and FMA.
-absl::Status CheckMachine();
-
-// AVX2 at most, whatever the machine has, so that answers are the same bytes on every machine. Before any work.
-void LimitToAvx2();
-
-// Bounds how many generated kernels are kept; the flag kernel_cache_max.
-void SetKernelCacheMax(std::int64_t kernels);
 
 }  // namespace attnd

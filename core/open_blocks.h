@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "core/attention.h"
+#include "core/row_sink.h"
 
 namespace attnd {
 

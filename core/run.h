@@ -15,6 +15,7 @@
 #include "core/executor.h"
 #include "core/projection_share.h"
 #include "core/reference.h"
+#include "core/row_sink.h"
 #include "core/tile_plan.h"
 
 namespace attnd {

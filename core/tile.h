@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <span>
 
-#include "core/attention.h"
 #include "core/executor.h"
 #include "core/open_blocks.h"
+#include "core/row_sink.h"
 #include "core/softmax.h"
 #include "core/tile_plan.h"
 

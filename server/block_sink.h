@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/attention.h"
 #include "core/buffer.h"
+#include "core/row_sink.h"
 
 namespace attnd::server {
 

@@ -8,9 +8,9 @@
 #include <fstream>
 #include <string>
 
-#include "core/attention.h"
 #include "core/buffer_pool.h"
 #include "core/clock.h"
+#include "core/kernel_info.h"
 #include "server/log.h"
 
 namespace attnd::server {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "core/attention.h"
+#include "core/kernel_info.h"
 #include "server/flags.h"
 #include "server/lifecycle.h"
 #include "server/log.h"

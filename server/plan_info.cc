@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "core/attention.h"
+#include "core/kernel_info.h"
 #include "server/wire/encode.h"
 
 namespace attnd::server {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/attention.h"
 #include "core/clock.h"
+#include "core/row_sink.h"
 
 namespace attnd::server {
 namespace {

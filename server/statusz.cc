@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "core/attention.h"
+#include "core/kernel_info.h"
 #include "server/log.h"
 
 namespace attnd::server {

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "core/attention.h"
 #include "core/buffer.h"
+#include "core/row_sink.h"
 #include "proto/wire/raw_message.h"
 #include "server/call.h"
 #include "server/engine.h"

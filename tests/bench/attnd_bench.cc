@@ -16,6 +16,7 @@
 
 #include "core/attention.h"
 #include "core/buffer_pool.h"
+#include "core/kernel_info.h"
 #include "core/peak.h"
 #include "tests/bench/limits.h"
 #include "tests/bench/workload.h"

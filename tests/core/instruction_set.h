@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/attention.h"
+#include "core/kernel_info.h"
 
 namespace attnd {
 

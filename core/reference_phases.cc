@@ -1,10 +1,12 @@
-#include "core/reference_units.h"
+#include "core/reference_phases.h"
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "core/open_blocks.h"
+#include "core/projection_phases.h"
 
 namespace attnd {
 namespace {
@@ -142,18 +144,31 @@ class ReferenceProjectOutUnit final : public ReferenceUnit {
   std::vector<double> out_;
 };
 
+// Float64 loops run about sixteen times slower than tiles, so their items count for that much more.
+constexpr std::int64_t kReferenceCost = 16;
+
 }  // namespace
 
-std::unique_ptr<Rest> BeginReferencePrepare(Run& run, std::int64_t unit, WorkerContext& context) {
-  return Begin<ReferencePrepareUnit>(context, run, unit);
-}
-
-std::unique_ptr<Rest> BeginReferenceRow(Run& run, const Place& place, WorkerContext& context) {
-  return Begin<ReferenceRowUnit>(context, run, place);
-}
-
-std::unique_ptr<Rest> BeginReferenceProjectOut(Run& run, std::int64_t token, WorkerContext& context) {
-  return Begin<ReferenceProjectOutUnit>(context, run, token);
+void AddReference(Run* run, const ForExecutor& take) {
+  const Problem& problem = *run->problem;
+  run->reference = std::make_unique<Reference>(problem);
+  if (problem.d_out > 0) {
+    run->reference_heads = AlignedBuffer<double>(problem.batch * problem.q_rows * problem.q_heads * problem.d_v);
+  }
+  const std::int64_t d_model = problem.projection.has_value() ? problem.projection->d_model : 1;
+  const std::int64_t heads_width = problem.q_heads * problem.d_k + problem.kv_heads * (problem.d_k + problem.d_v);
+  take(run->reference->prepare_units(), kReferenceCost * d_model * heads_width, Sink::kUntouched,
+       [run](std::int64_t item, WorkerContext& context) { return Begin<ReferencePrepareUnit>(context, *run, item); });
+  AddProjectedOutputs(run, take);
+  take(problem.batch * problem.q_heads * problem.q_rows,
+       kReferenceCost * (problem.kv_rows * (problem.d_k + problem.d_v) + 64), Sink::kWritten,
+       [run](std::int64_t item, WorkerContext& context) {
+         return Begin<ReferenceRowUnit>(context, *run, PlaceOf(item, run->problem->q_heads, run->problem->q_rows, 1));
+       });
+  if (problem.d_out == 0) return;
+  take(
+      problem.batch * problem.q_rows, kReferenceCost * problem.q_heads * problem.d_v * problem.d_out, Sink::kWritten,
+      [run](std::int64_t item, WorkerContext& context) { return Begin<ReferenceProjectOutUnit>(context, *run, item); });
 }
 
 }  // namespace attnd
