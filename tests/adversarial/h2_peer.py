@@ -19,7 +19,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SERVICE = "/attnd.v1.AttentionService/"
 WINDOW_BYTES_MAX = (1 << 31) - 1
 FRAME_BYTES_MAX = 16384  # what any peer takes
-HANG_SECONDS = 10  # a bound for hangs
+HANG_SECONDS = 60  # a bound for hangs
 
 
 @dataclasses.dataclass
@@ -163,7 +163,7 @@ class H2Peer:
         return True
 
     def outcome(self, stream):
-        """How the call ended: its grpc-status, or "reset", "goaway", "closed", or None for no answer at all."""
+        """How the call ended: its grpc-status, or "reset", "goaway", "closed", or None for no end at all."""
         self.read_until(lambda: self.calls[stream].over() or self.goaway is not None)
         if self.calls[stream].grpc_status() is not None:
             return self.calls[stream].grpc_status()
@@ -173,7 +173,7 @@ class H2Peer:
             return "goaway"
         if self.closed:
             return "closed"
-        return self.calls[stream].value(":status")
+        return self.calls[stream].value(":status") if self.calls[stream].ended else None
 
     def pings(self):
         """Whether the server answers a PING of ours: it is alive and has read everything before."""

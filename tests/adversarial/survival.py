@@ -5,9 +5,7 @@ CPU is held to what honest calls cost: an attack may not be dearer than so many 
 
 import contextlib
 
-import grpc
-
-from aftermath import good_call, leaves_nothing
+from aftermath import is_served, leaves_nothing
 from attnd.v1 import attention_pb2 as pb
 from attnd_server import CALL_SECONDS_MAX, eventually
 
@@ -26,19 +24,6 @@ def cpu_of_a_call(server):
             stub.Info(pb.InfoRequest(), timeout=CALL_SECONDS_MAX)
         _cpu_of_a_call.append((server.cpu_seconds() - before) / CALIBRATION_CALLS)
     return _cpu_of_a_call[0]
-
-
-def is_served(server):
-    """A good call, or a refusal for lack of room: of calls or memory, or of connections, which are closed at once."""
-    try:
-        good_call(server)
-    except grpc.RpcError as refused:
-        if refused.code() not in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE):
-            raise
-        return False
-    finally:
-        server.close_channels()
-    return True
 
 
 @contextlib.contextmanager

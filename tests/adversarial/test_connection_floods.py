@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from aftermath import good_call
+from aftermath import is_served
 from attnd_server import AttndServer, eventually
 from h2_peer import PREFACE, H2Peer
 from survival import survives
@@ -32,24 +32,13 @@ def close_all(peers):
         peer.close()
 
 
-def answers(server):
-    """A good call in the end: while the flood holds every place it finds none."""
-    try:
-        good_call(server)
-    except Exception:  # noqa: BLE001 (tried again)
-        return False
-    finally:
-        server.close_channels()
-    return True
-
-
 @pytest.mark.parametrize("first_bytes", [b"", PREFACE, b"GET / HTTP/1.1\r\nHost: attnd\r\n\r\n", b"\x16\x03\x01"])
 def test_more_than_connections_max(first_bytes):
     """Again and again: places of connections that ended are free for others at once."""
     with AttndServer("--connections_max=100") as server, survives(server, "connections", 20000, 64 * MIB):
         for _ in range(3):
             close_all(connections(server, FLOOD, first_bytes))
-            eventually("calls work again", lambda: answers(server))
+            eventually("calls work again", lambda: is_served(server))
 
 
 @pytest.mark.parametrize("first_bytes", [b"", PREFACE])
@@ -61,7 +50,7 @@ def test_more_than_there_are_descriptors(first_bytes):
             peers = connections(server, FLOOD, first_bytes)
             eventually("it says so", lambda: "accepting pauses" in server.log())
             close_all(peers)
-            eventually("calls work again", lambda: answers(server))
+            eventually("calls work again", lambda: is_served(server))
         assert server.log().count("accepting pauses") < FLOOD  # its log is no flood
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
 

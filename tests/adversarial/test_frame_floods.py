@@ -60,7 +60,7 @@ def test_data_byte_by_byte():
             stream, head = peer.headers("Attend")
             peer.send(head, frames.DataFrame(stream, b"\x00\x00\x00\x40\x00"))
             flood_and_call(server, peer, frames.DataFrame(stream, b"\x08").serialize() * 16384)
-            assert peer.outcome(stream) != 0  # 16 KiB of nonsense, or an end to the flood
+            assert peer.outcome(stream) not in (0, None)  # 16 KiB of nonsense, or an end to the flood
 
 
 def test_streams_opened_and_reset():
@@ -72,7 +72,8 @@ def test_streams_opened_and_reset():
         with H2Peer(server) as peer:
             flood_and_call(server, peer, resets(peer, FRAMES))
             eventually("it is cut off", lambda: not (peer.send(resets(peer, 500)) and peer.pings()))
-        assert server.log().count("it opens calls and says nothing") == 1
+        # The line comes after the end of the connection.
+        eventually("it is logged", lambda: server.log().count("it opens calls and says nothing") == 1)
 
 
 def resets(peer, count):
@@ -116,7 +117,7 @@ def test_a_header_dribbled():
             peer.flood(b"".join(frames.ContinuationFrame(stream, part).serialize() for part in parts))
             good_call(server)
             peer.send(frames.ContinuationFrame(stream, b"", flags=["END_HEADERS"]))
-            assert peer.outcome(stream) != 0
+            assert peer.outcome(stream) not in (0, None)
 
 
 def varint(number):

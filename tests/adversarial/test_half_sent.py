@@ -9,7 +9,7 @@ import pytest
 from hyperframe import frame as frames
 
 import wire
-from aftermath import good_call, memory_reserved, random_request
+from aftermath import is_served, memory_reserved, random_request
 from attnd.v1 import attention_pb2 as pb
 from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
 from h2_peer import H2Peer, data_frames, prefixed
@@ -52,17 +52,8 @@ def test_many_half_sent_messages():
         eventually("calls work while they are held, or soon after", lambda: is_served(server))
         for peer in peers:
             peer.close()
-        eventually("large calls work", lambda: is_served(server, random_request(1, 8192, 64)))
-
-
-def is_served(server, request=None):
-    try:
-        good_call(server) if request is None else wire.attend(server.stub(), request)
-    except grpc.RpcError:
-        return False
-    finally:
-        server.close_channels()
-    return True
+        large = random_request(1, 8192, 64)
+        eventually("large calls work", lambda: is_served(server, lambda _: wire.attend(server.stub(), large)))
 
 
 def test_thousands_of_tiny_pieces():
@@ -130,8 +121,8 @@ def test_a_page_table_that_names_one_page_a_million_times():
 
 
 def test_empty_messages_on_a_stream():
-    """A hundred thousand of no byte: each is refused as it comes, or the stream is ended."""
-    with AttndServer() as server, survives(server, "empty messages", 3 * 100_000, 64 * MIB):
+    """A hundred thousand of no byte: each is refused as it comes, until nobody takes the refusals any more."""
+    with AttndServer("--send_stall_ms=1000") as server, survives(server, "empty messages", 3 * 100_000, 64 * MIB):
         with H2Peer(server) as peer:
             stream, head = peer.headers("AttendStream")
             peer.send(head)

@@ -6,7 +6,7 @@ import pytest
 import wire
 from aftermath import good_call, random_request
 from attnd_server import AttndServer
-from h2_peer import H2Peer, data_frames, prefixed
+from h2_peer import HANG_SECONDS, H2Peer, data_frames, prefixed
 from survival import survives
 
 MIB = 1 << 20
@@ -70,7 +70,8 @@ def test_a_message_over_the_limit_is_refused(method):
         with H2Peer(server) as peer:
             stream, head = peer.headers(method)
             peer.send(head)
-            peer.send_within_windows(stream, prefixed(b"\x0a" + bytes(2 * MIB)))
+            # The server is not silent: it takes the message, or ends the call.
+            peer.send_within_windows(stream, prefixed(b"\x0a" + bytes(2 * MIB)), silent_seconds_max=HANG_SECONDS)
             assert peer.outcome(stream) == OVER_LIMIT
 
 
@@ -92,7 +93,7 @@ def test_padding_that_is_longer_than_its_frame(server):
     with survives(server, "padding", 2000, 16 * MIB), H2Peer(server) as peer:
         stream, head = peer.headers("Attend")
         peer.send(head, b"\x00\x00\x04\x00\x08" + stream.to_bytes(4, "big") + b"\xff\x00\x00\x00")
-        assert peer.outcome(stream) != 0
+        assert peer.outcome(stream) not in (0, None)
 
 
 @pytest.mark.parametrize("length", [16385, (1 << 24) - 1])
@@ -101,7 +102,7 @@ def test_a_frame_longer_than_the_settings_allow(server, length):
     with survives(server, "a long frame", 2000, 16 * MIB), H2Peer(server) as peer:
         stream, head = peer.headers("Attend")
         peer.send(head, length.to_bytes(3, "big") + b"\x00\x00" + stream.to_bytes(4, "big"), bytes(1000))
-        assert peer.outcome(stream) != 0
+        assert peer.outcome(stream) not in (0, None)
 
 
 def test_data_beyond_the_window():

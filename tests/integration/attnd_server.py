@@ -18,17 +18,19 @@ import health_pb2_grpc
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("ATTND_BIN", ROOT / "build" / "release" / "bin"))
-START_SECONDS_MAX = 60  # a hang bound; a sanitized server on a busy machine is slow to start
-STOP_SECONDS_MAX = 120
-CALL_SECONDS_MAX = 120
+# Bounds of hangs: a sanitized server on a busy machine is slow.
+START_SECONDS_MAX = 180
+STOP_SECONDS_MAX = 300
+CALL_SECONDS_MAX = 300
 MESSAGE_BYTES_MAX = 512 << 20
+FOLDERS = tempfile.TemporaryDirectory(prefix="attnd-test-")  # of all servers; what is left of one that was killed too
 
 
 class AttndServer:
     """Starts in the constructor, stops in stop() or at the end of a `with`; any end but a clean one is an error."""
 
     def __init__(self, *flags, listen="127.0.0.1:0", preexec=None, admin=False, stderr=None):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="attnd-test-"))
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="server-", dir=FOLDERS.name))
         self.log_path = self.folder / "log"
         self._port_file = self.folder / "port"
         self._admin_port_file = self.folder / "admin_port"
@@ -131,6 +133,14 @@ class AttndServer:
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
+    def rests(self):
+        """Whether no thread of it runs or would run: what it had to do after its answers is done."""
+        for task in pathlib.Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended
+                if (task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
+                    return False
+        return True
+
     def is_alive(self):
         return self.process.poll() is None
 
@@ -168,21 +178,23 @@ class AttndServer:
         return self
 
     def __exit__(self, kind, error, trace):
-        if kind is not None:
-            self.close_channels()
-            self.kill()
-            print(f"attnd's log:\n{self.log()[-8000:]}")
-        else:
+        try:
+            if kind is not None:
+                self.close_channels()
+                self.kill()
+                print(f"attnd's log:\n{self.log()[-8000:]}")
+                return
             code, log = self.stop(), self.log()
             if code != 0:
                 raise AssertionError(f"attnd ended with {code}:\n{log[-8000:]}")
             for sign in ("AddressSanitizer", "runtime error:", "LeakSanitizer", "ThreadSanitizer"):
                 if sign in log:
                     raise AssertionError(f"{sign} in attnd's log:\n{log[-8000:]}")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def eventually(what, condition, seconds_max=60):
+def eventually(what, condition, seconds_max=180):
     """Waits until condition() is true, and gives what it gave; the bound is there for hangs only."""
     end = time.monotonic() + seconds_max
     while not (value := condition()):

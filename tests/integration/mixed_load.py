@@ -45,11 +45,15 @@ class Load:
         self.answered, self.refused, self.faults = (collections.Counter() for _ in range(3))
         self.failures = []
 
-    def run(self, seconds):
-        """Each kind again and again for so long, in two threads each."""
+    def run(self, seconds, seconds_max=None):
+        """Each kind again and again for so long, in two threads each; and on until each has happened, or seconds_max.
+
+        What happens in a time depends on the machine: there may be no room for a kind for long.
+        """
         end = time.monotonic() + seconds
+        last = max(end, time.monotonic() + (seconds_max or 0))
         threads = [
-            threading.Thread(target=self._repeat, args=(kind, random.Random(number), end))
+            threading.Thread(target=self._repeat, args=(kind, random.Random(number), end, last))
             for number, kind in enumerate(KINDS * 2)
         ]
         for thread in threads:
@@ -57,9 +61,16 @@ class Load:
         for thread in threads:
             thread.join()
 
-    def _repeat(self, kind, chance, end):
+    def each_happened(self):
+        return all(self.answered[kind.__name__] + self.faults[kind.__name__] for kind in KINDS)
+
+    def _repeat(self, kind, chance, end, last):
+        def goes_on():
+            now = time.monotonic()
+            return now < end or (now < last and not self.each_happened())
+
         try:
-            while time.monotonic() < end and not self.failures:
+            while goes_on() and not self.failures:
                 with self.server.channel() as channel:
                     caller = Caller(self, kind.__name__, chance, attention_pb2_grpc.AttentionServiceStub(channel))
                     caller.ask(lambda: kind(caller))

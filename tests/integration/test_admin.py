@@ -67,6 +67,8 @@ def test_the_log_level(server):
     assert server.admin("/loglevel", "PUT", "error") == (200, "error\n")
     assert server.admin("/loglevel") == (200, "error\n")
     good_call(server)
+    # Lines are written after the answers, and each has the level of that moment.
+    eventually("it would be logged", lambda: Page(server).sum("attnd_requests_total") == 4 and server.rests())
     assert server.admin("/loglevel", "PUT", "info\n") == (200, "info\n")
     good_call(server)
     eventually("it is logged", lambda: attend_lines() >= 4)
@@ -113,7 +115,7 @@ def test_not_ready_from_the_first_signal_on():
         with computes(server, 0.1):
             call = server.stub().Attend.future(long_request(16384), timeout=CALL_SECONDS_MAX)
         server.signal(signal.SIGTERM)
-        eventually("it drains", lambda: "draining" in server.log())
+        eventually("it drains", lambda: server.admin("/readyz")[0] != 200)
         for _ in range(3):
             status, words = server.admin("/readyz")
             assert status == 503 and "draining" in words
@@ -148,7 +150,7 @@ def test_the_page_shows_what_runs_and_what_was_slow_as_text(server):
     header = next(wire.stream_messages(1, random_request(1, 4, 4)))
     piece = pb.AttendStreamRequest(problem_id=1, piece=pb.TensorPiece(tensor=HOSTILE, data=b"0000"))
     list(server.stub().AttendStream(iter([header, piece]), timeout=CALL_SECONDS_MAX))
-    eventually("it is counted", lambda: Page(server).sum("attnd_requests_total") >= 1)
+    eventually("it is listed", lambda: "INVALID_ARGUMENT" in server.admin("/statusz")[1])
     page = server.admin("/statusz")[1]
     shown = Text(page)
     assert shown.tags <= set("html head meta title style body h1 h2 h3 p table tr th td svg rect text".split())
@@ -189,7 +191,8 @@ def test_slow_clients_hold_up_nobody(server):
         good_call(server)
         server.close_channels()
         assert server.admin("/healthz") == (200, "ok\n")
-        assert server.descriptors() <= descriptors + 32 + 16 + 1  # threads, those that wait for one, and ours
+        # Threads, those that wait for one, and ours: of HTTP, and of the good call where it is still closing.
+        assert server.descriptors() <= descriptors + 32 + 16 + 2
         assert Page(server).sum("attnd_requests_total") > 0
         # Each was cut off, though none of them ever ended.
         eventually("descriptors are given back", lambda: server.descriptors() <= descriptors)

@@ -65,9 +65,9 @@ def test_the_clock_is_what_the_log_shows(clock):
 @pytest.mark.parametrize("days", [1, -1])
 @pytest.mark.parametrize("kind", wire.CALLS)
 def test_calls_under_way_go_on(clock, kind, days):
-    """Work that takes a second, with a minute to do it in, and a day passes by the clock."""
+    """Work of a second or more, with a minute to do it in, and a day passes by the clock."""
     with clock.server() as server, leaves_nothing(server):
-        request, answers = long_request(1024), []
+        request, answers = long_request(3072), []
         right = wire.attend(server.stub(), request).raw
         caller = threading.Thread(target=lambda: answers.append(wire.CALLS[kind](server.stub(), request, 60).raw))
         with computes(server, 0.05):

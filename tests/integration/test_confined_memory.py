@@ -11,7 +11,7 @@ import threading
 import grpc
 
 import wire
-from aftermath import good_call, random_request
+from aftermath import NO_ROOM, code_of, good_call, random_request
 from attnd.v1 import attention_pb2 as pb
 from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
 
@@ -88,10 +88,7 @@ def overload(server):
                 by(server.stub(), request)
                 outcome = "good"
             except (grpc.RpcError, wire.ProblemFailed) as error:
-                code = error.code if isinstance(error, wire.ProblemFailed) else error.code()
-                # gRPC ends what its own share cannot hold.
-                told = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-                outcome = "refused" if code in told else "other"
+                outcome = "refused" if code_of(error) in NO_ROOM else "other"
             with lock:
                 outcomes[outcome] += 1
 

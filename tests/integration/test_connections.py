@@ -6,21 +6,20 @@ import socket
 import struct
 import threading
 
-import grpc
 import pytest
 
-from aftermath import good_call, leaves_nothing
+from aftermath import good_call, is_served, leaves_nothing
 from attnd.v1 import attention_pb2 as pb
 from attnd_server import CALL_SECONDS_MAX, AttndServer, eventually
 
 
 def connect(server):
-    peer = socket.create_connection(("127.0.0.1", server.port), timeout=10)
-    peer.settimeout(10)
+    peer = socket.create_connection(("127.0.0.1", server.port), timeout=CALL_SECONDS_MAX)
+    peer.settimeout(CALL_SECONDS_MAX)
     return peer
 
 
-def is_served(peer):
+def is_taken(peer):
     """A connection that was taken gets HTTP/2 SETTINGS; one beyond the cap is closed without a byte."""
     try:
         peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
@@ -32,7 +31,7 @@ def is_served(peer):
 def served_connection(server):
     """Once a place is free: connections of calls before may still be closing."""
     peer = connect(server)
-    if is_served(peer):
+    if is_taken(peer):
         return peer
     peer.close()
     return None
@@ -42,7 +41,7 @@ def test_one_more_than_connections_max_is_closed():
     with AttndServer("--connections_max=8") as server, leaves_nothing(server):
         peers = [eventually("a connection is taken", lambda: served_connection(server)) for _ in range(8)]
         beyond = connect(server)
-        assert not is_served(beyond)
+        assert not is_taken(beyond)
         beyond.close()
         for peer in peers:
             peer.close()
@@ -60,10 +59,10 @@ def test_connections_that_end_are_counted_once():
                 peer.close()
             peers = [connect(server) for _ in range(8)]
             server.signal(signal.SIGCONT)
-            peers = [peer for peer in peers if is_served(peer)]
+            peers = [peer for peer in peers if is_taken(peer)]
             while len(peers) < 8:
                 peers.append(eventually("a connection is taken", lambda: served_connection(server)))
-            assert not is_served(connect(server))
+            assert not is_taken(connect(server))
         for peer in peers:
             peer.close()
         eventually("a place is free again", lambda: served_connection(server)).close()
@@ -78,7 +77,7 @@ def test_out_of_descriptors_is_not_the_end():
         for peer in peers:
             peer.close()
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, before)
-        eventually("calls work again", lambda: good_call(server) is None)
+        eventually("calls work again", lambda: is_served(server))
 
 
 def test_the_self_probe_tells_a_crowd_from_an_end():
@@ -91,20 +90,12 @@ def test_the_self_probe_tells_a_crowd_from_an_end():
         eventually("the probe is turned away", lambda: server.log().count("self-probe failed") > 6)
         for peer in crowd:
             peer.close()
-        eventually("there is room again", lambda: _answers(server))
-
-
-def _answers(server):
-    try:
-        good_call(server)
-        return True
-    except grpc.RpcError:
-        return False
+        eventually("there is room again", lambda: is_served(server))
 
 
 def is_told_to_go(peer):
     """Reads frames until a GOAWAY (type 7) or the end of the connection."""
-    peer.settimeout(60)
+    peer.settimeout(CALL_SECONDS_MAX)
     peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
     buffer = b""
     while True:

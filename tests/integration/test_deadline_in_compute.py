@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import wire
-from aftermath import leaves_nothing, long_request, random_request
-from attnd.v1 import attention_pb2 as pb
-from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
+from aftermath import code_of, endless_request, leaves_nothing, memory_reserved, random_request
+from attnd_server import AttndServer, eventually
 
 
 def projected_request(rows, **options):
@@ -25,50 +24,68 @@ def outcome(call, stub, request, timeout):
     with pytest.raises((grpc.RpcError, wire.ProblemFailed)) as caught:
         wire.CALLS[call](stub, request, timeout=timeout)
     error = caught.value
-    return (error.code, error.text) if isinstance(error, wire.ProblemFailed) else (error.code(), error.details())
+    return code_of(error), error.text if isinstance(error, wire.ProblemFailed) else error.details()
 
 
-# Half a second of compute on two cores or more each, and at such a width several times what is predicted from FLOPs: a
-# deadline that is too short is not seen to be hopeless.
+# Half a second of compute on two cores or more each, and at such a width several times what is predicted from FLOPs:
+# half the time that one took is not seen to be hopeless.
 PROBLEMS = {
     "tiled": lambda: random_request(8, 16384, 4),
     "tiled, x": lambda: projected_request(16384),
     "reference": lambda: random_request(1, 6144, 4, reference=True, softcap=1.0),
     "reference, x": lambda: projected_request(2048, reference=True, softcap=1.0),
 }
-LATE_SECONDS_MAX = 0.5  # ten times what it may take
+STOPPED = ("DEADLINE_EXCEEDED", "CANCELLED")  # the caller's own clock may have been first
 
 
 @pytest.mark.parametrize("call", wire.CALLS)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_deadline_mid_compute(problem, call):
-    """Soon after it nothing is held and no core works on."""
+    """After it nothing is held and no core works on: by CPU time, which a busy machine does not stretch.
+
+    How long the problem takes depends on what else the machine does, so the deadline is looked for: sooner where there
+    was an answer, later where compute had not begun.
+    """
     with AttndServer("--log_format=json") as server, leaves_nothing(server):
         stub, request = server.stub(), PROBLEMS[problem]()
-        start = time.monotonic()
-        compute_s = wire.CALLS[call](stub, request).statistics.compute_us / 1e6
-        rest_s = time.monotonic() - start - compute_s
-        # A server that was started on a busy machine predicts too much, and may refuse the shorter ones as hopeless.
-        for share in (0.25, 0.5, 0.75):
-            end = stop_by_deadline(server, call, stub, request, rest_s + share * compute_s)
-            if end["compute_ms"] > 0:
+        start, spent = time.monotonic(), server.cpu_seconds()
+        wire.CALLS[call](stub, request)
+        seconds = (time.monotonic() - start) / 2
+        eventually("it rests", lambda: at_rest(server))
+        whole = server.cpu_seconds() - spent
+        for _ in range(50):
+            end, late = try_deadline(server, call, stub, request, seconds)
+            if end in STOPPED:
                 break
-        assert end["compute_ms"] > 0
-        assert end["status"] in ("DEADLINE_EXCEEDED", "CANCELLED")  # the caller's own clock may have been first
-        spent = server.cpu_seconds()
-        eventually("no unit runs", lambda: server.cpu_seconds() - spent < 0.02, seconds_max=1)
+            seconds *= 0.7 if end == "OK" else 1.3
+        assert end in STOPPED
+        assert late < 0.2 * whole + 0.05  # the rest are ticks of the clock of CPU time
 
 
-def stop_by_deadline(server, call, stub, request, seconds):
-    """Fails in time, and its memory is back in time; its line of the log."""
-    start = time.monotonic()
-    assert outcome(call, stub, request, seconds)[0] == grpc.StatusCode.DEADLINE_EXCEEDED
-    info = server.stub()
-    while info.Info(pb.InfoRequest(), timeout=CALL_SECONDS_MAX).memory_bytes_used > 0:
-        time.sleep(0.002)
-    assert time.monotonic() - start < seconds + LATE_SECONDS_MAX
-    *_, end = (json.loads(line) for line in server.log().splitlines() if '"message":"Attend' in line)
-    return end
+def try_deadline(server, call, stub, request, seconds):
+    """How the call ended, "not begun" where it was stopped before its compute; CPU seconds of the server from then."""
+    before = len(ends_in_log(server))
+    try:
+        wire.CALLS[call](stub, request, timeout=seconds)
+        answered = True
+    except (grpc.RpcError, wire.ProblemFailed) as error:
+        answered = False
+        assert code_of(error) == grpc.StatusCode.DEADLINE_EXCEEDED
+    spent = server.cpu_seconds()
+    eventually("it rests", lambda: at_rest(server))
+    late, ends = server.cpu_seconds() - spent, ends_in_log(server)[before:]
+    if answered:
+        return "OK", late
+    # A call that had no time to come has no line.
+    return (ends[-1]["status"] if ends and ends[-1]["compute_ms"] > 0 else "not begun"), late
+
+
+def at_rest(server):
+    return memory_reserved(server) == 0 and server.rests()
+
+
+def ends_in_log(server):
+    return [json.loads(line) for line in server.log().splitlines() if '"message":"Attend' in line]
 
 
 @pytest.mark.parametrize("call", wire.CALLS)
@@ -86,13 +103,13 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(call):
 @pytest.mark.parametrize("call", wire.CALLS)
 def test_a_call_without_a_deadline_gets_one(call):
     with AttndServer("--deadline_default_ms=300") as server, leaves_nothing(server):
-        code, _ = outcome(call, server.stub(), PROBLEMS["tiled"](), None)
+        code, _ = outcome(call, server.stub(), endless_request(), None)
         assert code == grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def test_more_compute_than_allowed_is_refused_or_stopped():
     with AttndServer("--compute_ms_max=100") as server, leaves_nothing(server):
         with pytest.raises(grpc.RpcError) as caught:
-            wire.attend(server.stub(), long_request())
+            wire.attend(server.stub(), endless_request())
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "compute_ms_max" in caught.value.details()

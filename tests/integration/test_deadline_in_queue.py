@@ -2,8 +2,8 @@
 
 A problem waits when its connection has had its share. Inside a connection the earliest deadline is first and every unit
 gives way, so that long work alone makes nobody wait. Here 32 connections of high priority keep the only worker busy;
-one of low priority has a slice of a millisecond in 513, the first at once and the next after half a second, which its
-ten problems do not have. One of them gets that slice; the others never start.
+one of low priority has a slice of a millisecond in 513, the first at once and the next after half a second each: the
+first of its ten problems, which needs a hundred, gets what there are before their deadline; the others never start.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from aftermath import computes, leaves_nothing, random_request
 from attnd.v1 import attention_pb2 as pb
 from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
 
-BUSY, WAITING, DEADLINE_MS = 32, 10, 200
+BUSY, WAITING, DEADLINE_MS = 32, 10, 3000
 WAITING_ROWS = 100
 FLAGS = ("--threads=1", f"--deadline_default_ms={DEADLINE_MS}", "--log_format=json")
 

@@ -72,7 +72,7 @@ def test_work_that_outlasts_the_drain_is_told():
 
 
 def test_a_second_signal_ends_it_at_once():
-    server = AttndServer("--drain_ms=600000")
+    server = AttndServer("--drain_ms=600000")  # not in a `with`: its end is no clean one
     try:
         with computes(server, 0.1):
             call = server.stub().Attend.future(long_request(8192), timeout=CALL_SECONDS_MAX)

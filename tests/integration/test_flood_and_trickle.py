@@ -6,6 +6,8 @@ from attnd.v1 import attention_pb2 as pb
 from attnd_server import AttndServer, CALL_SECONDS_MAX
 
 CALLS = 30
+# A tenth of a second of compute each, and quick to send: what a caller needs between two calls is little beside it.
+ROWS = 1024
 
 
 def flood(server, request):
@@ -20,7 +22,7 @@ def done(calls):
 
 def test_flood_and_trickle():
     with AttndServer("--threads=1") as server, leaves_nothing(server):
-        request = random_request(1, 256, 64, reference=True)  # slow to compute and quick to send
+        request = random_request(1, ROWS, 64, reference=True)
         calls, trickle = flood(server, request), server.stub()
         wire.attend(trickle, request)  # connects
         before = done(calls)
@@ -34,7 +36,7 @@ def test_flood_and_trickle():
 
 def test_a_low_flood_and_a_high_trickle():
     with AttndServer("--threads=1") as server, leaves_nothing(server):
-        low, high = (random_request(1, 256, 64, reference=True) for _ in range(2))
+        low, high = (random_request(1, ROWS, 64, reference=True) for _ in range(2))
         low.priority, high.priority = pb.PRIORITY_LOW, pb.PRIORITY_HIGH
         calls, trickle = flood(server, low), server.stub()
         wire.attend(trickle, high)  # connects
