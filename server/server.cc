@@ -220,10 +220,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& asked)
 void Server::Drain() {
   Engine& engine = parts_->engine;
   const absl::Duration limit = absl::Milliseconds(engine.config.drain_ms);
-  Log(LogLevel::kInfo, "draining", {{"drain_ms", engine.config.drain_ms}});
   // Callers reach this server, and are told, until the last accepted work is done.
   engine.lifecycle.BeginDrain();
   parts_->health.BeginDrain();
+  Log(LogLevel::kInfo, "draining", {{"drain_ms", engine.config.drain_ms}});  // whoever reads it may count on it
   engine.watch.TickSoon();
   parts_->self_probe.reset();
   const absl::Time end = Now() + limit;

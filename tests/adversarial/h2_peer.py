@@ -73,7 +73,7 @@ class H2Peer:
             self.closed = True
         return not self.closed
 
-    def flood(self, data, reads=True, stalled_seconds_max=2):
+    def flood(self, data, reads=True, stalled_seconds_max=10):
         """Sends all of it until the server ends the connection or takes no more; bytes that were taken.
 
         `reads`: what comes meanwhile, as an attacker does who wants to be served.
