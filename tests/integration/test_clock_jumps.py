@@ -65,11 +65,11 @@ def test_the_clock_is_what_the_log_shows(clock):
 @pytest.mark.parametrize("days", [1, -1])
 @pytest.mark.parametrize("kind", wire.CALLS)
 def test_calls_under_way_go_on(clock, kind, days):
-    """Work of a second or more, with a minute to do it in, and a day passes by the clock."""
+    """Work of half a second or more, with minutes to do it in, and a day passes by the clock."""
     with clock.server() as server, leaves_nothing(server):
-        request, answers = long_request(3072), []
+        request, answers = long_request(2048), []
         right = wire.attend(server.stub(), request).raw
-        caller = threading.Thread(target=lambda: answers.append(wire.CALLS[kind](server.stub(), request, 60).raw))
+        caller = threading.Thread(target=lambda: answers.append(wire.CALLS[kind](server.stub(), request).raw))
         with computes(server, 0.05):
             caller.start()
         clock.jump(days * DAY_S)
@@ -79,24 +79,24 @@ def test_calls_under_way_go_on(clock, kind, days):
 
 @pytest.mark.parametrize("days", [1, -1])
 def test_deadlines_still_hold(clock, days):
-    """Two seconds for a message whose second half never comes; a day back must not make it a day and two seconds."""
+    """Five seconds for a message whose second half never comes; a day back must not make it a day and five seconds."""
     with clock.server() as server, leaves_nothing(server), H2Peer(server) as peer:
-        stream, head = peer.headers("Attend", ("grpc-timeout", "2S"))
+        stream, head = peer.headers("Attend", ("grpc-timeout", "5S"))
         peer.send(head, *data_frames(stream, prefixed(bytes(1000), length=2000)))
         assert peer.pings() and not peer.calls[stream].over()
         clock.jump(days * DAY_S)
         good_call(server)  # at once, not with everything of that day over
-        assert not peer.calls[stream].over()
+        assert peer.pings() and not peer.calls[stream].over()
         assert peer.outcome(stream) == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 
 
 @pytest.mark.parametrize("days", [1, -1])
 def test_a_sender_that_stops_is_let_go_when_its_time_is_over(clock, days):
     """After the jump, and not by it: another problem of the stream, whose pieces keep coming, is answered."""
-    with clock.server("--receive_stall_ms=1000") as server, leaves_nothing(server):
+    with clock.server("--receive_stall_ms=3000") as server, leaves_nothing(server):
         sent = queue.SimpleQueue()
         stopped = list(wire.stream_messages(1, random_request(1, 100, 16)))
-        steady = list(wire.stream_messages(2, random_request(1, 100, 16), piece_bytes=1 << 10))
+        steady = list(wire.stream_messages(2, random_request(1, 100, 16), piece_bytes=1 << 9))
         for message in stopped[:2] + steady[:1]:
             sent.put(message)
         replies = server.stub().AttendStream(iter(sent.get, None), timeout=CALL_SECONDS_MAX)
@@ -140,4 +140,4 @@ def test_a_clock_that_jumps_all_the_time(clock):
         for number in range(100):
             clock.jump((-1) ** number * number * 3600)
             for call in wire.CALLS.values():
-                assert call(stub, request, 60).raw == right
+                assert call(stub, request).raw == right
