@@ -10,7 +10,7 @@ venv() { # FOLDER PACKAGE==VERSION...
   [ "$(cat "$folder/attnd-installed" 2>/dev/null)" != "$wanted" ] || return 0
   rm -rf "$folder"
   /usr/bin/python3 -m venv "$folder"
-  "$folder/bin/pip" install --quiet --disable-pip-version-check "${@:2}"
+  tests/twice.sh "$folder/bin/pip" install --quiet --disable-pip-version-check "${@:2}"
   echo "$wanted" >"$folder/attnd-installed"
 }
 

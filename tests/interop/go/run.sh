@@ -9,9 +9,10 @@ mkdir -p "$go/stubs"
 printf 'module attnd\n\ngo 1.19\n' >"$go/stubs/go.mod"
 (
   cd "$root/tests/interop/go"
-  go install google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
+  "$root/tests/twice.sh" go install google.golang.org/protobuf/cmd/protoc-gen-go \
+    google.golang.org/grpc/cmd/protoc-gen-go-grpc
   protoc -I "$root/proto" --go_out="$go/stubs" --go_opt=module=attnd --go-grpc_out="$go/stubs" \
     --go-grpc_opt=module=attnd attnd/v1/attention.proto
-  go install .
+  "$root/tests/twice.sh" go install .
 )
 exec "$go/bin/attnd-interop" "$@"

@@ -5,5 +5,5 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)"
 go="$root/build/go"
 export GOPATH="$go" GOCACHE="$go/cache" GOFLAGS="-modcacherw -buildvcs=false"
 export PATH="$go/bin:/usr/bin:$PATH" # Debian's go first
-go install github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.1
+"$root/tests/twice.sh" go install github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.1
 exec /usr/bin/python3 "$root/tests/interop/grpcurl/client.py" "$@"

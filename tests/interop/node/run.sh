@@ -6,7 +6,7 @@ source="$root/tests/interop/node" modules="$root/build/node"
 mkdir -p "$modules"
 if ! cmp -s "$source/package-lock.json" "$modules/installed"; then
   cp "$source/package.json" "$source/package-lock.json" "$modules"
-  npm ci --prefix "$modules" --cache "$modules/cache" --ignore-scripts --no-audit --no-fund >&2
+  "$root/tests/twice.sh" npm ci --prefix "$modules" --cache "$modules/cache" --ignore-scripts --no-audit --no-fund >&2
   cp "$source/package-lock.json" "$modules/installed"
 fi
 NODE_PATH="$modules/node_modules" exec node "$source/client.js" "$@"
