@@ -196,6 +196,6 @@ func main() {
 	client := pb.NewAttentionServiceClient(connection)
 	unary(client)
 	refused("error", client, wrong(), time.Minute)
-	refused("deadline", client, long(), 300*time.Millisecond)
+	refused("deadline", client, long(), 3*time.Second)
 	stream(client, folder)
 }

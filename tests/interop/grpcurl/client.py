@@ -126,7 +126,7 @@ def assemble(shape, blocks):
 def main(address, folder="."):
     unary(address)
     refused("error", address, WRONG)
-    refused("deadline", address, long(), seconds=0.3)
+    refused("deadline", address, long(), seconds=3)
     stream(address, pathlib.Path(folder))
 
 

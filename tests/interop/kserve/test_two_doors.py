@@ -276,7 +276,7 @@ def test_a_stream_of_many_is_answered_in_order(stub, infer):
 
 def test_who_does_not_read_is_not_read_from():
     """One request at a time: answers that nobody takes keep the next ones out, and then end the stream."""
-    with AttndServer("--problems_in_flight_max=1", "--send_stall_ms=500") as server:
+    with AttndServer("--problems_in_flight_max=1", "--send_stall_ms=3000") as server:
         request = infer_wire.infer_request(random_request(1, 64, 1 << 16))  # 16 MiB in each answer
         replies = infer_wire.stub_of(server).ModelStreamInfer(iter([request] * 20), timeout=CALL_SECONDS_MAX)
         assert next(replies).error_message == ""
@@ -303,7 +303,7 @@ def test_a_cancelled_stream_stops_its_work(server, stub, infer):
 
 
 def test_a_drain_answers_what_came_and_ends_the_stream():
-    with AttndServer() as server:
+    with AttndServer(f"--drain_ms={CALL_SECONDS_MAX * 1000}") as server:
         request = infer_wire.infer_request(long_request(rows=4096))
         requests = queue.Queue()
         call = infer_wire.stub_of(server).ModelStreamInfer(iter(requests.get, None), timeout=CALL_SECONDS_MAX)

@@ -112,7 +112,7 @@ async function main([address, folder = '.']) {
   const client = new AttentionService(address, grpc.credentials.createInsecure());
   await unary(client);
   await refused('error', client, wrong, 60000);
-  await refused('deadline', client, long, 300);
+  await refused('deadline', client, long, 3000);
   await stream(client, folder);
   client.close();
 }

@@ -106,7 +106,7 @@ def main(address, folder="."):
         stub = attention_pb2_grpc.AttentionServiceStub(channel)
         unary(stub)
         refused("error", stub, wrong(), timeout=60)
-        refused("deadline", stub, long(), timeout=0.3)
+        refused("deadline", stub, long(), timeout=3)
         stream(stub, pathlib.Path(folder))
 
 
