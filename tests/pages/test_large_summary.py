@@ -2,12 +2,11 @@
 memory."""
 
 import json
-import os
-import subprocess
 
 import numpy as np
 
 from attnd_server import BIN
+from peak_memory import peak_kib
 
 N = 16_384
 CLIENT_BYTES_MAX = 300 << 20
@@ -21,11 +20,8 @@ def test_sixteen_thousand_tokens(server, browser, pictures, tmp_path):
     page = tmp_path / "page.html"
     flags = ["--causal", f"--html={page}", "--json", *(f"--{name}={tmp_path / f'{name}.npy'}" for name in "qkv")]
     with open(tmp_path / "json", "wb") as out:
-        process = subprocess.Popen([BIN / "attn", "explain", f"--server={server.address}", *flags], stdout=out)
-        _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    assert usage.ru_maxrss << 10 < CLIENT_BYTES_MAX
+        peak = peak_kib(BIN / "attn", "explain", f"--server={server.address}", *flags, stdout=out)
+    assert peak << 10 < CLIENT_BYTES_MAX
 
     summary = json.loads((tmp_path / "json").read_text())["summary"]
     (head,) = summary["heads"]
