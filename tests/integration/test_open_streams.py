@@ -47,8 +47,8 @@ def test_a_connection_has_its_share():
 
 
 def test_a_stream_on_which_nothing_is_said_ends():
-    with AttndServer("--connection_idle_ms=1000") as server, leaves_nothing(server):
+    with AttndServer("--connection_idle_ms=3000") as server, leaves_nothing(server):
         with OpenStream(server.stub()) as stream:
-            with pytest.raises(grpc.RpcError, match="no message for 1000 ms .connection_idle_ms") as ended:
+            with pytest.raises(grpc.RpcError, match="no message for 3000 ms .connection_idle_ms") as ended:
                 next(stream.replies)
             assert ended.value.code() == grpc.StatusCode.UNAVAILABLE

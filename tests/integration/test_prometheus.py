@@ -133,9 +133,7 @@ def test_every_query_of_the_dashboard_has_data(tmp_path):
             some_of_everything(server)  # a rate needs a change between two samples
             return [query for query in QUERIES if not prometheus.values(concrete(query))]
 
-        missing = []
-        eventually("every query has data", lambda: not (missing := without_data()), seconds_max=60)
-        assert not missing
+        eventually("every query has data", lambda: not without_data(), seconds_max=300)
         # What it read is what the server says.
         counted = "sum(attnd_requests_total)"
         eventually("all is read", lambda: prometheus.values(counted) == [Page(server).sum("attnd_requests_total")])

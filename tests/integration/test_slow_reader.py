@@ -14,7 +14,7 @@ def large_answer():
 
 
 def test_a_reader_that_stops():
-    with AttndServer("--send_stall_ms=500") as server, leaves_nothing(server):
+    with AttndServer("--send_stall_ms=2000") as server, leaves_nothing(server):
         expected = wire.attend(server.stub(), random_request(1, 50, 8))
         replies = server.stub().AttendStream(wire.stream_messages(1, large_answer()), timeout=CALL_SECONDS_MAX)
         assert next(replies).HasField("block")

@@ -9,9 +9,13 @@ from aftermath import leaves_nothing, memory_reserved, random_request
 from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
 
 
+# Long enough to be seen at it, and for the next problem's pieces to come in time on a busy machine.
+STALL_MS = 3000
+
+
 @pytest.mark.parametrize("pieces_sent", [0, 1, 5])
 def test_a_sender_that_stops(pieces_sent):
-    with AttndServer("--receive_stall_ms=500") as server, leaves_nothing(server):
+    with AttndServer(f"--receive_stall_ms={STALL_MS}") as server, leaves_nothing(server):
         good = random_request(2, 100, 32)
         expected = wire.attend(server.stub(), good)
         sent = queue.SimpleQueue()

@@ -90,7 +90,7 @@ def test_mutual_tls_lets_in_whom_the_authority_knows(pki, tmp_path):
             assert refused(stub_at(address, credentials(pki, nobody))), nobody
         assert refused(stub_at(address, None))
         # Without an auth file a caller is named by its certificate. The server's own probe comes in, too.
-        assert 'identity="spiffe://cluster/client"' in server.log()
+        eventually("the log names it", lambda: 'identity="spiffe://cluster/client"' in server.log())
         eventually("the self-probe is served", lambda: 'identity="attnd/self-probe"' in server.log())
         assert "self-probe failed" not in server.log()
         good_answer(stub_at(address, credentials(pki, "client")))

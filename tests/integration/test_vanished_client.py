@@ -20,7 +20,8 @@ HOUR_S = 3600
 LONG = f"--compute_ms_max={HOUR_S * 1000}"
 # Nothing but silence can end a problem.
 PATIENT = [f"--{flag}_stall_ms={HOUR_S * 1000}" for flag in ("receive", "send")]
-SILENCE_ALONE = (LONG, "--peer_silence_ms=1000", *PATIENT)
+PEER_SILENCE_MS = 3000  # a live peer has a quarter of it to answer a ping, on a busy machine too
+SILENCE_ALONE = (LONG, f"--peer_silence_ms={PEER_SILENCE_MS}", *PATIENT)
 ROWS = 16384  # of long_request: tens of seconds of compute
 
 CLIENT = """
@@ -97,11 +98,11 @@ def test_silence_mid_compute(kind):
     """After more pings than HTTP/2 allows some peers without data; a peer that answers them is left alone."""
 
     def live_then_fall_silent(proxy):
-        time.sleep(3)
+        time.sleep(3.2 * PEER_SILENCE_MS / 1000)  # a ping after each three quarters of it
         assert memory_reserved(server) > 0
         proxy.silence()
 
-    with AttndServer(*SILENCE_ALONE) as server, leaves_nothing(server) as descriptors:
+    with AttndServer(*SILENCE_ALONE, "--threads=1") as server, leaves_nothing(server) as descriptors:
         vanish_mid_compute(server, descriptors, kind, live_then_fall_silent)
 
 
@@ -113,12 +114,14 @@ def test_silence_mid_piece():
         for message in pieces[:4]:
             sent.put(message)
         replies = through(proxy, server).AttendStream(iter(sent.get, None), timeout=HOUR_S)
-        eventually("pieces came", lambda: proxy.bytes_to_server > 12 << 20 and memory_reserved(server) > 0)
-        sent.put(pieces[4])
-        proxy.silence()
-        is_let_go(server, descriptors)
-        replies.cancel()
-        sent.put(None)
+        try:
+            eventually("pieces came", lambda: proxy.bytes_to_server > 12 << 20 and memory_reserved(server) > 0)
+            sent.put(pieces[4])
+            proxy.silence()
+            is_let_go(server, descriptors)
+        finally:
+            replies.cancel()
+            sent.put(None)
 
 
 def test_silence_with_an_answer_unread():
