@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import select
 import socket
+import ssl
 import struct
 import time
 
@@ -188,6 +189,8 @@ class H2Peer:
     def _receive(self):
         try:
             data = self.sock.recv(1 << 16)
+            while data and isinstance(self.sock, ssl.SSLSocket) and self.sock.pending():  # which select cannot see
+                data += self.sock.recv(1 << 16)
         except BlockingIOError:
             return
         except ConnectionError:
