@@ -19,6 +19,14 @@ def wrapped(array, *protocol):
     return type("Wrapped", (), {name: method(name) for name in protocol})()
 
 
+def gives_bools():
+    """Whether this NumPy has DLPack's bool: from 1.25 on."""
+    try:
+        return np.ones(1, bool).__dlpack__() is not None
+    except BufferError:
+        return False
+
+
 @pytest.fixture(scope="module")
 def right(client):
     return client.scaled_dot_product_attention(Q, Q, Q)
@@ -41,6 +49,22 @@ def test_the_same_numbers_give_the_same_bytes(client, right, form):
     got = client.scaled_dot_product_attention(*(form(Q) for _ in range(3)))
     assert type(got) is np.ndarray and got.dtype == np.float32 and got.tobytes() == right.tobytes()
     got += 1  # the caller's own
+
+
+@pytest.mark.parametrize("protocol", [("__array__",), ("__dlpack__", "__dlpack_device__")], ids=["__array__", "DLPack"])
+def test_what_is_beside_q_k_and_v_may_be_anyones_array_too(client, protocol):
+    theirs = lambda array: wrapped(array, *protocol)
+    mask = np.tri(6, dtype=bool)
+    bias = np.where(mask, np.float32(0), np.float32(-np.inf))
+    for given in (mask, bias) if protocol == ("__array__",) or gives_bools() else (bias,):
+        right = client.scaled_dot_product_attention(Q, Q, Q, given)
+        assert client.scaled_dot_product_attention(Q, Q, Q, theirs(given)).tobytes() == right.tobytes()
+    options = {"kv_len": np.array([3, 6]), "q_offset": np.array([0, 0]), "sinks": np.zeros(3, np.float32)}
+    right = client.attend(Q, Q, Q, **options)
+    got = client.attend(Q, Q, Q, **{name: theirs(array) for name, array in options.items()})
+    assert got.output.tobytes() == right.output.tobytes()
+    with pytest.raises(attnd.InvalidArgument, match="without enable_gqa"):
+        client.scaled_dot_product_attention(theirs(Q), theirs(Q[:, :1]), theirs(Q[:, :1]))
 
 
 def test_numbers_of_another_kind_are_refused(client):

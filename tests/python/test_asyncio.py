@@ -92,3 +92,15 @@ def test_a_task_that_is_cancelled_stops_the_work(stream):
         assert run(server, body).output.shape == Q.shape
         with attnd.connect(server.address) as client:
             eventually("nothing is held", lambda: client.info().memory_bytes_used == 0)
+
+
+def test_a_closed_client_says_so(server):
+    async def body(client):
+        await client.close()
+        with pytest.raises(attnd.FailedPrecondition, match="the client is closed"):
+            await client.info()
+        with pytest.raises(attnd.FailedPrecondition, match="the client is closed"):
+            await client.attend_stream(Q, Q, Q).answer()
+        return repr(client)
+
+    assert run(server, body) == f"<attnd.aio.Client of {server.address}, closed>"

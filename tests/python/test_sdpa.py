@@ -88,18 +88,21 @@ def test_a_row_without_a_key_is_0(client):
         ({"dropout_p": 0.1}, "dropout_p: 0.1, expected 0"),
         ({"attn_mask": np.ones((5, 9), bool), "is_causal": True}, "attn_mask: given together with is_causal"),
         ({"attn_mask": attnd.Stored("mask")}, "attn_mask: .*expected an array"),
-        ({"attn_mask": np.ones((5, 9), np.int32)}, "bias: dtype int32, expected float32"),
-        ({"attn_mask": np.ones((4, 9), bool)}, r"options.mask: shape \[4,9\], expected to broadcast"),
-        ({"value": np.ones((1, 2, 8, 16), np.float32)}, r"v: shape \[1,2,8,16\]"),
-        ({"key": np.ones((9, 16), np.float32)}, r"k: shape \[9,16\], expected rank 4 as in q"),
-        ({"query": np.ones((1, 1, 2, 5, 16), np.float32)}, r"q: shape \[1,1,2,5,16\], expected rank 2"),
-        ({"query": np.ones((1, 2, 5, 16), np.int8)}, "q: dtype int8, expected float32 or float16"),
-        ({"scale": float("nan")}, "options.scale"),
+        ({"attn_mask": np.ones((5, 9), np.int32)}, "attn_mask: dtype int32, expected bool, or float"),
+        ({"attn_mask": np.ones((5, 9))}, "attn_mask: dtype float64 outside reference mode"),
+        ({"attn_mask": np.ones((4, 9), bool)}, r"attn_mask: shape \[4,9\], expected to broadcast"),
+        ({"value": np.ones((1, 2, 8, 16), np.float32)}, r"value: shape \[1,2,8,16\], expected Nk = 9 as in key"),
+        ({"key": np.ones((9, 16), np.float32)}, r"key: shape \[9,16\], expected rank 4 as in query"),
+        ({"key": [[1.0], [1.0, 2.0]]}, "key: list is no array"),
+        ({"query": np.ones((1, 1, 2, 5, 16), np.float32)}, r"query: shape \[1,1,2,5,16\], expected rank 2"),
+        ({"query": np.ones((1, 2, 5, 16), np.int8)}, "query: dtype int8, expected float32 or float16"),
+        ({"scale": float("nan")}, "scale: nan"),
+        ({"scale": "1"}, "scale: '1': "),
     ],
 )
 def test_what_is_refused(client, arguments, words):
     q, k, v = tensors((1, 2, 5, 16), (1, 2, 9, 16))
-    with pytest.raises(attnd.InvalidArgument, match=words) as caught:
+    with pytest.raises(attnd.InvalidArgument, match=f"^{words}") as caught:
         client.scaled_dot_product_attention(**{"query": q, "key": k, "value": v} | arguments)
     assert isinstance(caught.value, ValueError) and caught.value.code.name == "INVALID_ARGUMENT"
 

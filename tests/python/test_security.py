@@ -83,7 +83,7 @@ def test_whose_certificate_is_not_theirs(mutual, pki):
         {"tls_ca": ca, "tls_server_name": "elsewhere", **pair(pki["client"])},
         {},  # plaintext
     ):
-        with attnd.connect(mutual.address, **security) as client:
+        with attnd.connect(mutual.address, attempts=1, **security) as client:
             with pytest.raises(attnd.Unavailable):
                 client.info(timeout=20)
 

@@ -30,6 +30,10 @@ class Stored:
 
     name: str
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise InvalidArgument(f"Stored: {self.name!r}, expected a tensor's name")
+
 
 @dataclass
 class Wire:
@@ -54,10 +58,9 @@ def torch_of(value: Any) -> Any | None:
     return torch if torch is not None and isinstance(value, torch.Tensor) else None
 
 
-def is_bool(value: Any) -> bool:
-    """Whether an attention mask says which keys take part, and is no bias."""
-    dtype = getattr(value, "dtype", None)
-    return np.asarray(value).dtype == bool if dtype is None else str(dtype).rpartition(".")[2] in ("bool", "bool_")
+def is_bool(array: Any) -> bool:
+    """Whether an attention mask, as `plain` gives it, says which keys take part, and is no bias."""
+    return str(array.dtype).rpartition(".")[2] in ("bool", "bool_")
 
 
 def to_wire(name: str, value: Any, kinds: tuple[str, ...] = FLOATS) -> Wire:
@@ -72,26 +75,34 @@ def to_wire(name: str, value: Any, kinds: tuple[str, ...] = FLOATS) -> Wire:
     return Wire(dtype, array.shape, np.ascontiguousarray(array))
 
 
+def plain(name: str, value: Any) -> Any:
+    """`value` as what has a shape and a dtype: itself where it is of NumPy or torch, else an array of NumPy."""
+    if isinstance(value, np.ndarray) or torch_of(value) is not None:
+        return value
+    try:
+        if hasattr(value, "__array__"):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        array = np.asarray(value)  # numbers in lists
+        return array.astype(np.float32) if array.dtype.kind == "f" else array
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise InvalidArgument(f"{name}: {type(value).__name__} is no array: {error}") from error
+
+
 def _elements(name: str, value: Any) -> tuple[str, np.ndarray[Any, Any]]:
     """The type's name and the elements; bfloat16 may come as its bits."""
-    if not isinstance(value, np.ndarray):
+    array = plain(name, value)
+    torch = torch_of(array)
+    if torch is not None:
         try:
-            torch = torch_of(value)
-            if torch is not None:
-                value = value.detach().cpu()
-                if value.dtype == torch.bfloat16:
-                    return "bfloat16", value.contiguous().view(torch.int16).numpy().view(_HALF)
-                value = value.numpy()
-            elif hasattr(value, "__array__"):
-                value = np.asarray(value)
-            elif hasattr(value, "__dlpack__"):
-                value = np.from_dlpack(value)
-            else:  # numbers in lists
-                value = np.asarray(value)
-                value = value.astype(np.float32) if value.dtype.kind == "f" else value
-        except (TypeError, ValueError, RuntimeError, BufferError) as error:
+            array = array.detach().cpu()
+            if array.dtype == torch.bfloat16:
+                return "bfloat16", array.contiguous().view(torch.int16).numpy().view(_HALF)
+            array = array.numpy()
+        except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidArgument(f"{name}: {type(value).__name__} is no array: {error}") from error
-    return _dtype_name(value.dtype), value
+    return _dtype_name(array.dtype), array
 
 
 @functools.cache

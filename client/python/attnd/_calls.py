@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from attnd import _arrays, _contract, _wire
+from attnd._connection import seconds
 from attnd._errors import InvalidArgument, reading
 from attnd._problem import Answer, Problem, Projection, Rotary, projection_node, record, rotary_node
 
@@ -92,7 +93,7 @@ def attend(problem: Problem) -> Call[Answer]:
 def plan(problem: Problem, layers: int) -> Call[Plan]:
     for _ in problem.request.take_bytes():
         pass  # shapes and types are all that is asked about
-    request = _wire.Node(_contract.message("PlanRequest")(layers=layers), [("problem", problem.request)])
+    request = _wire.Node(_contract.filled("PlanRequest", layers=layers), [("problem", problem.request)])
 
     def read(reply: Any) -> Plan:
         found: Plan = record(Plan, reply, memory={item.name: item.bytes for item in reply.memory})
@@ -116,8 +117,8 @@ def put_tensor(
 ) -> Call[StoredTensor]:
     tensor = _arrays.to_wire(name, array, tuple(_contract.DTYPES))
     header = _wire.Node(
-        _contract.message("PutTensorHeader")(
-            name=name, append_axis=append_axis, capacity=capacity or 0, ttl_ms=_ttl_ms(ttl_s)
+        _contract.filled(
+            "PutTensorHeader", name=name, append_axis=append_axis, capacity=capacity, ttl_ms=_ttl_ms(ttl_s)
         ),
         [("tensor", tensor.node())],
     )
@@ -135,11 +136,10 @@ def put_tensor(
 
 
 def append_tensors(rows: Mapping[str, Any], length_before: int | None) -> Call[list[StoredTensor]]:
-    append = _contract.message("TensorAppend")
     request = _wire.Node(_contract.message("AppendTensorsRequest")())
     for name, array in rows.items():
         tensor = _arrays.to_wire(name, array, tuple(_contract.DTYPES))
-        head = append(name=name, length_before=length_before)
+        head = _contract.filled("TensorAppend", name=name, length_before=length_before)
         request.parts.append(("appends", _wire.Node(head, [("rows", tensor.node())])))
     read = _reader("AppendTensorsResponse", lambda reply: [stored_tensor(tensor) for tensor in reply.tensors])
     return Call("AppendTensors", request.encode(), read)
@@ -160,7 +160,7 @@ def delete_tensor(name: str) -> Call[None]:
 def put_weight_set(
     name: str, projection: Projection, version: int | None, rotary: Rotary | None
 ) -> Call[StoredWeightSet]:
-    head = _contract.message("PutWeightSetRequest")(name=name, version=version or 0)
+    head = _contract.filled("PutWeightSetRequest", name=name, version=version)
     request = _wire.Node(head, [("projection", projection_node(projection))])
     if rotary is not None:
         request.parts.append(("rotary", rotary_node(rotary)))
@@ -169,7 +169,7 @@ def put_weight_set(
 
 
 def get_weight_set(name: str, version: int | None) -> Call[StoredWeightSet]:
-    return _named("GetWeightSet", lambda reply: stored_weight_set(reply.weight_set), name=name, version=version or 0)
+    return _named("GetWeightSet", lambda reply: stored_weight_set(reply.weight_set), name=name, version=version)
 
 
 def list_weight_sets() -> Call[list[StoredWeightSet]]:
@@ -177,7 +177,7 @@ def list_weight_sets() -> Call[list[StoredWeightSet]]:
 
 
 def delete_weight_set(name: str, version: int | None) -> Call[None]:
-    return _named("DeleteWeightSet", lambda reply: None, name=name, version=version or 0)
+    return _named("DeleteWeightSet", lambda reply: None, name=name, version=version)
 
 
 def stored_tensor(message: Any) -> StoredTensor:
@@ -207,7 +207,7 @@ def stored_weight_set(message: Any) -> StoredWeightSet:
 
 def _named(method: str, read: Callable[[Any], T], **request: Any) -> Call[T]:
     """A call whose messages are called after its method."""
-    message = _contract.message(f"{method}Request")(**request)
+    message = _contract.filled(f"{method}Request", **request)
     return Call(method, message.SerializeToString(), _reader(f"{method}Response", read))
 
 
@@ -224,6 +224,7 @@ def _reader(message: str, read: Callable[[Any], T]) -> Callable[[bytes], T]:
 def _ttl_ms(ttl_s: float | None) -> int:
     if ttl_s is None:
         return 0
+    ttl_s = seconds("ttl", ttl_s)
     if ttl_s <= 0:
         raise InvalidArgument(f"ttl: {ttl_s} s, expected more than 0")
     return max(1, round(ttl_s * 1000))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, Unpack
 
 import grpc
 
-from attnd import _calls, _contract, _errors, _problem, _stream
+from attnd import _calls, _contract, _errors, _problem, _retry, _stream
 from attnd._calls import Call, Info, Plan, StoredTensor, StoredWeightSet
-from attnd._connection import TIMEOUT_S, Connection, Security, connection
+from attnd._connection import TIMEOUT_S, Connection, Security, connection, seconds
 from attnd._problem import Answer, Options, Problem, Projection, Rotary, Statistics, Tensor, record
 from attnd._stream import Block
 
@@ -20,7 +22,9 @@ T = TypeVar("T")
 MESSAGE_BYTES = 64 << 20
 
 
-def connect(target: str, *, timeout: float = TIMEOUT_S, **security: Unpack[Security]) -> "Client":
+def connect(
+    target: str, *, timeout: float = TIMEOUT_S, attempts: int = _retry.ATTEMPTS, **security: Unpack[Security]
+) -> "Client":
     """A client of the server at `target`: host:port, unix:path, or any target of gRPC's.
 
     tls                    TLS with the system's authorities; also on when one of the next four is given
@@ -31,10 +35,11 @@ def connect(target: str, *, timeout: float = TIMEOUT_S, **security: Unpack[Secur
     token, token_file      sent as `authorization: Bearer ...` with every call, over TLS, Unix sockets and loopback only
     allow_plaintext_token  also where anyone on the way can read it
     timeout                seconds of a call that gives none
+    attempts               how often a call that changes nothing may be asked, the first time included; 1: once
 
     The connection is made by the first call. NotFound, InvalidArgument or FailedPrecondition for what is given here.
     """
-    return Client(connection(target, **security), timeout)
+    return Client(connection(target, **security), timeout, attempts)
 
 
 class Client:
@@ -42,20 +47,31 @@ class Client:
 
     Every method takes `timeout`, in seconds, and raises attnd.Error of the kind that fits, with the server's own words:
     InvalidArgument, ResourceExhausted (its `retry_after_s` says when to come again), DeadlineExceeded, Unavailable,
-    Unauthenticated, PermissionDenied and the like.
+    Unauthenticated, PermissionDenied and the like. FailedPrecondition once the client is closed.
+
+    What changes nothing on the server (`attend`, `scaled_dot_product_attention`, `plan`, `info`, `get_...`, `list_...`)
+    is asked again, within its timeout and `attempts`, where no server answered or the server said when to come again.
     """
 
-    def __init__(self, connection: Connection, timeout: float) -> None:
+    def __init__(self, connection: Connection, timeout: float, attempts: int = _retry.ATTEMPTS) -> None:
         if connection.credentials is None:
             self._channel = grpc.insecure_channel(connection.target, connection.options)
         else:
             self._channel = grpc.secure_channel(connection.target, connection.credentials, connection.options)
+        self._target = connection.target
         self._metadata = connection.metadata
-        self._timeout = timeout
+        self._timeout = seconds("timeout", timeout)
+        self._attempts = attempts
+        self._budget = _retry.Budget()
         self._methods = _contract.callables(self._channel)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<attnd.Client of {self._target}{', closed' if self._closed else ''}>"
 
     def close(self) -> None:
         """Ends the connection, and every call on it with Cancelled."""
+        self._closed = True
         self._channel.close()
 
     def __enter__(self) -> "Client":
@@ -93,8 +109,9 @@ class Client:
         Returns [B, Hq, Nq, d_v] in query's rank and type, of torch where query is a torch tensor, else of NumPy. A row
         without any key is 0. InvalidArgument names the argument, what came and what was expected.
         """
-        problem = _problem.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        return self._answer(problem, None, timeout).output
+        with _problem.in_pytorchs_words():
+            problem = _problem.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            return self._answer(problem, None, timeout).output
 
     def attend(
         self,
@@ -131,12 +148,13 @@ class Client:
         timeout: float | None = None,
         **options: Unpack[Options],
     ) -> "BlockStream":
-        """The same, row by row: an iterator of attnd.Block, of no certain order, while the server still computes.
+        """The same, row by row: an iterator of attnd.Block, of no certain order, while the server still computes. It
+        is asked once.
 
         with client.attend_stream(q, k, v, outputs="weights") as blocks:
             for block in blocks: ...
         """
-        return self._open(_problem.problem(q, k, v, **options), timeout)
+        return self._open(_problem.problem(q, k, v, **options), self._seconds(timeout))
 
     def plan(
         self,
@@ -168,6 +186,7 @@ class Client:
         timeout: float | None = None,
     ) -> StoredTensor:
         """Keeps `array` on the server under `name`, in place of what had it; attnd.Stored(name) stands for it in calls.
+        Until it has come, both take room: where there is none for both, delete the old one first.
 
         append_axis  the dimension along which `append` adds rows: 2 for k and v of [B, H, N, d]
         capacity     the most that dimension may ever be; its memory is taken now. With append_axis
@@ -227,28 +246,60 @@ class Client:
 
     # The calls themselves.
 
-    def _how(self, timeout: float | None) -> dict[str, Any]:
-        return {"timeout": self._timeout if timeout is None else timeout, "metadata": self._metadata}
+    def _seconds(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else seconds("timeout", timeout)
 
-    def _call(self, call: Call[T], timeout: float | None) -> T:
+    def _begun(self, method: str, request: Any, timeout: float) -> Any:
+        """What gRPC gives for a call: its reply, or a stream of them."""
+        _errors.check_time(timeout)
         try:
-            reply = self._methods[call.method](call.request, **self._how(timeout))
+            return self._methods[method](request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
             raise _errors.of_rpc(error) from None
-        return call.read(reply)
+        except ValueError:
+            if not self._closed:
+                raise
+            raise _errors.closed() from None
 
-    def _open(self, problem: Problem, timeout: float | None) -> "BlockStream":
-        call = self._methods["AttendStream"](_stream.messages(problem), **self._how(timeout))
-        return BlockStream(call, _stream.Replies(problem))
+    def _once(self, call: Call[T], timeout: float) -> T:
+        return call.read(self._begun(call.method, call.request, timeout))
+
+    def _call(self, call: Call[T], timeout: float | None) -> T:
+        if call.method not in _retry.SAFE:
+            return self._once(call, self._seconds(timeout))
+        return self._asked(lambda left: self._once(call, left), timeout)
+
+    def _asked(self, once: Callable[[float], T], timeout: float | None) -> T:
+        """Asks, and asks again where that may help; `once` is told how many seconds are left."""
+        retries = _retry.Retries(self._attempts, self._budget, time.monotonic() + self._seconds(timeout))
+        while True:
+            try:
+                answer = once(retries.seconds_left(time.monotonic()))
+            except _errors.Error as error:
+                wait = retries.wait_after(error, time.monotonic(), random.random())
+                if wait is None:
+                    raise
+            else:
+                self._budget.answered()
+                return answer
+            time.sleep(wait)
+
+    def _open(self, problem: Problem, timeout: float) -> "BlockStream":
+        return BlockStream(
+            self._begun("AttendStream", _stream.messages(problem), timeout), _stream.Replies(problem)
+        )
 
     def _answer(self, problem: Problem, stream: bool | None, timeout: float | None) -> Answer:
         if not (problem.message_bytes > MESSAGE_BYTES if stream is None else stream):
             return self._call(_calls.attend(problem), timeout)
-        if problem.has_w_o is None:
-            weight_set = problem.request.head.weight_set
-            problem.pin(self.get_weight_set(weight_set.name, weight_set.version, timeout=timeout))
-        with self._open(problem, timeout) as blocks:
-            return blocks.answer()
+
+        def once(left: float) -> Answer:
+            if problem.has_w_o is None:
+                problem.pin(self._once(_calls.get_weight_set(*problem.weight_set()), left))
+            with self._open(problem.copy(), left) as blocks:
+                return blocks.answer()
+
+        return self._asked(once, timeout)
 
 
 class BlockStream(Iterator[Block]):

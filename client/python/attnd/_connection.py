@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import numbers
 import os
 import pathlib
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from attnd._errors import FailedPrecondition, InvalidArgument, NotFound
 Pem = bytes | str | os.PathLike[str] | None
 
 TIMEOUT_S = 60.0
+_SECONDS_MAX = 1e9  # more is more than gRPC's clock counts
 _TOKEN_CHARACTERS_MAX = 4096
 
 
@@ -53,6 +55,8 @@ def connection(
     allow_plaintext_token: bool = False,
 ) -> Connection:
     """Reads the files. NotFound or InvalidArgument names one that cannot be read or holds something else."""
+    if not isinstance(target, str) or not target:
+        raise InvalidArgument(f"target: {target!r}, expected host:port, unix:path or another target of gRPC's")
     # Sizes are the server's to limit (its flag message_bytes_max), not this side's.
     options: list[tuple[str, Any]] = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     if (tls_certificate is None) != (tls_key is None):
@@ -82,6 +86,13 @@ def connection(
             )
         metadata = (("authorization", f"Bearer {token}"),)
     return Connection(target, credentials, metadata, options)
+
+
+def seconds(name: str, value: Any) -> float:
+    """The argument `name`, a time. Infinity is a long one."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != value:
+        raise InvalidArgument(f"{name}: {value!r}, expected seconds")
+    return min(float(value), _SECONDS_MAX)
 
 
 def is_local(target: str) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from attnd._errors import InvalidArgument
+
 PACKAGE = "attnd.v1"
 
 
@@ -32,6 +34,23 @@ def message(name: str) -> Any:
     if hasattr(message_factory, "GetMessageClass"):  # from protobuf 4.22 on
         return message_factory.GetMessageClass(descriptor)
     return message_factory.MessageFactory(_POOL).GetPrototype(descriptor)
+
+
+def assign(message: Any, name: str, value: Any, said: str | None = None) -> None:
+    """Sets a field. InvalidArgument, about `said` or its name, for a value of another type than the field's."""
+    try:
+        setattr(message, name, value)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{said or name}: {value!r}: {error}") from None
+
+
+def filled(kind: str, /, **values: Any) -> Any:
+    """The message attnd.v1.KIND with those of its plain fields that are not None."""
+    made = message(kind)()
+    for field, value in values.items():
+        if value is not None:
+            assign(made, field, value)
+    return made
 
 
 def names(enum: str) -> dict[str, int]:

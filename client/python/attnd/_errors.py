@@ -83,7 +83,7 @@ class ResourceExhausted(Error):
 
 
 class FailedPrecondition(Error):
-    """Not as things stand: a stored tensor is not as long as the append expected."""
+    """Not as things stand: a stored tensor is not as long as the append expected, or the client is closed."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
@@ -125,6 +125,17 @@ def of_rpc(error: Any) -> Error:
     """Of what grpc or grpc.aio raised."""
     delays = [_retry_after_s(value) for name, value in error.trailing_metadata() or () if name == _DETAILS]
     return of_code(error.code(), error.details() or "", next(iter(delays), None))
+
+
+def check_time(timeout: float) -> None:
+    """DeadlineExceeded where none is left: gRPC might answer all the same."""
+    if timeout <= 0:
+        raise DeadlineExceeded("no time left for the call")
+
+
+def closed() -> Error:
+    """Of a call on a client after its end."""
+    return FailedPrecondition("the client is closed")
 
 
 @contextlib.contextmanager

@@ -6,17 +6,19 @@ a query and a key, d_v the width of a value. Row i of sequence b stands at posit
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
 from attnd import _arrays, _contract, _wire
 from attnd._arrays import FLOATS, Stored, Wire
-from attnd._errors import Internal, InvalidArgument, reading
+from attnd._errors import Error, Internal, InvalidArgument, of_code, reading
 
 # An array of anyone's kind (see attnd._arrays), or a tensor that the server has.
 Tensor = Any
@@ -161,7 +163,11 @@ _TENSOR_FIELD = _contract.number(_NAMED, "tensor")
 _PLAIN = ("causal", "window_left", "window_right", "scale", "softcap")
 _PER_SEQUENCE = ("q_offset", "q_len", "kv_len", "lengths")
 _PER_HEAD = ("alibi_slopes", "sinks")
-_ENUMS = {"layout": _contract.LAYOUTS, "output_dtype": _contract.DTYPES, "mode": _contract.MODES}
+_ENUMS = {
+    "layout": _contract.LAYOUTS,
+    "output_dtype": {name: _contract.DTYPES[name] for name in FLOATS},
+    "mode": _contract.MODES,
+}
 
 
 @dataclass
@@ -188,6 +194,14 @@ class Problem:
         if array.ndim != len(dimensions) or any(array.shape[axis] != 1 for axis in gone):
             raise Internal(f"the server answered {kind} of shape {_arrays.shape_text(array.shape)}")
         return array.squeeze(gone)
+
+    def copy(self) -> "Problem":
+        """Another over the same arrays, whose bytes may be taken."""
+        return replace(self, request=self.request.copy())
+
+    def weight_set(self) -> tuple[str, int]:
+        """Its name and version."""
+        return self.request.head.weight_set.name, self.request.head.weight_set.version
 
     def pin(self, weight_set: Any) -> None:
         """Holds the problem to this version of its weight set, whose tensors say what an output is."""
@@ -274,21 +288,48 @@ def sdpa(
         raise InvalidArgument(f"dropout_p: {dropout_p}, expected 0: nothing is dropped at random here")
     if is_causal and attn_mask is not None:
         raise InvalidArgument("attn_mask: given together with is_causal, expected one of them")
+    if isinstance(attn_mask, Stored):
+        raise InvalidArgument(f"attn_mask: {attn_mask}, expected an array: attend takes it, as mask or as bias")
+    given = {"query": query, "key": key, "value": value, "attn_mask": attn_mask}
+    query, key, value, attn_mask = (
+        array if array is None or isinstance(array, Stored) else _arrays.plain(name, array)
+        for name, array in given.items()
+    )
     heads = {
-        name: np.shape(array)[1]
+        name: array.shape[1]
         for name, array in (("query", query), ("key", key), ("value", value))
-        if np.ndim(array) == 4
+        if len(getattr(array, "shape", ())) == 4
     }
     if not enable_gqa and len(set(heads.values())) > 1:
         raise InvalidArgument(f"heads: {heads}, expected the same count everywhere without enable_gqa")
-    if isinstance(attn_mask, Stored):
-        raise InvalidArgument(f"attn_mask: {attn_mask}, expected an array: attend takes it, as mask or as bias")
+    if attn_mask is not None and not _arrays.is_bool(attn_mask) and "float" not in str(attn_mask.dtype):
+        raise InvalidArgument(f"attn_mask: dtype {attn_mask.dtype}, expected bool, or float as query is")
     options: Options = {"scale": scale}
     if is_causal:
         options |= {"causal": True, "q_offset": 0}
     if attn_mask is not None:
         options |= {"mask": attn_mask} if _arrays.is_bool(attn_mask) else {"bias": attn_mask}
     return problem(query, key, value, **options)
+
+
+_PYTORCHS_NAMES = {"q": "query", "k": "key", "v": "value", "scale": "scale", "mask": "attn_mask", "bias": "attn_mask"}
+
+
+@contextlib.contextmanager
+def in_pytorchs_words() -> Iterator[None]:
+    """Around scaled_dot_product_attention: what is said of q, k, v, mask and bias is said of its own arguments."""
+    try:
+        yield
+    except Error as error:
+        names = "|".join(_PYTORCHS_NAMES)
+        said = re.sub(
+            rf"^(?:options\.)?({names})(?=[:.])|(?<= as in )([qkv])\b",
+            lambda found: _PYTORCHS_NAMES[found[1] or found[2]],
+            error.message,
+        )
+        if said == error.message:
+            raise
+        raise of_code(error.code, said, error.retry_after_s) from None
 
 
 def problem(q: Tensor = None, k: Tensor = None, v: Tensor = None, **options: Unpack[Options]) -> Problem:
@@ -311,8 +352,14 @@ def problem(q: Tensor = None, k: Tensor = None, v: Tensor = None, **options: Unp
     if weights is not None:
         request.parts.append(("projection", projection_node(weights)))
     if "weight_set" in given:
-        name, version = (given["weight_set"], 0) if isinstance(given["weight_set"], str) else given["weight_set"]
-        request.head.weight_set.name, request.head.weight_set.version = name, version
+        match given["weight_set"]:
+            case str(name) | (str(name), None):
+                request.head.weight_set.name = name
+            case (str(name), version):
+                request.head.weight_set.name = name
+                _contract.assign(request.head.weight_set, "version", version, "weight_set")
+            case other:
+                raise InvalidArgument(f"weight_set: {other!r}, expected its name, or (name, version)")
     if "priority" in given:
         request.head.priority = _enum("priority", given["priority"], _contract.PRIORITIES)
     outputs = given.get("outputs", ())
@@ -363,7 +410,7 @@ def _options_node(given: Mapping[str, Any], dropped: str, batch: int | None) -> 
     node = _wire.Node(_OPTIONS())
     for name in _PLAIN:
         if name in given:
-            setattr(node.head, name, given[name])
+            _contract.assign(node.head, name, given[name])
     for name, values in _ENUMS.items():
         if name in given:
             setattr(node.head, name, _enum(name, given[name], values))
@@ -372,7 +419,7 @@ def _options_node(given: Mapping[str, Any], dropped: str, batch: int | None) -> 
             getattr(node.head, name).extend(_per_sequence(name, given[name], batch))
     for name in _PER_HEAD:
         if name in given:
-            getattr(node.head, name).extend(np.asarray(given[name], np.float32).ravel().tolist())
+            getattr(node.head, name).extend(_per_head(name, given[name]))
     for name, kinds in (("mask", ("bool",)), ("bias", FLOATS), ("page_table", ("int64",))):
         if name in given:
             tensor = _tensor(name, given[name], kinds)
@@ -385,8 +432,13 @@ def _options_node(given: Mapping[str, Any], dropped: str, batch: int | None) -> 
 
 
 def rotary_node(rotary: Rotary) -> _wire.Node:
+    if not isinstance(rotary, Rotary):
+        raise InvalidArgument(f"rotary: {type(rotary).__name__}, expected attnd.Rotary")
     style = _enum("rotary.style", rotary.style, _contract.ROTARY_STYLES)
-    node = _wire.Node(_ROTARY(style=style, rotary_dim=rotary.rotary_dim, rope_base=rotary.rope_base))
+    node = _wire.Node(_ROTARY(style=style))
+    for name in ("rotary_dim", "rope_base"):
+        if getattr(rotary, name) is not None:
+            _contract.assign(node.head, name, getattr(rotary, name), f"rotary.{name}")
     for name in ("q_positions", "k_positions"):
         if getattr(rotary, name) is not None:
             tensor = _tensor(f"rotary.{name}", getattr(rotary, name), ("int64",))
@@ -395,12 +447,11 @@ def rotary_node(rotary: Rotary) -> _wire.Node:
 
 
 def projection_node(projection: Projection) -> _wire.Node:
-    head = _PROJECTION(
-        q_heads=projection.q_heads,
-        kv_heads=projection.kv_heads,
-        weights_transposed=projection.weights_transposed,
-    )
-    node = _wire.Node(head)
+    if not isinstance(projection, Projection):
+        raise InvalidArgument(f"projection: {type(projection).__name__}, expected attnd.Projection")
+    node = _wire.Node(_PROJECTION())
+    for name in ("q_heads", "kv_heads", "weights_transposed"):
+        _contract.assign(node.head, name, getattr(projection, name), f"projection.{name}")
     for name in ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v", "w_o", "b_o"):
         if getattr(projection, name) is not None:
             node.parts.append((name, _arrays.node_of(_tensor(f"projection.{name}", getattr(projection, name)))))
@@ -413,10 +464,17 @@ def _enum(name: str, value: Any, values: Mapping[str, int]) -> int:
     return values[value]
 
 
+def _per_head(name: str, value: Any) -> list[float]:
+    try:
+        return [float(number) for number in np.asarray(_arrays.plain(name, value), np.float32).ravel()]
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{name}: {error}") from None
+
+
 def _per_sequence(name: str, value: Any, batch: int | None) -> list[int]:
-    array = np.asarray(value)
+    array = np.asarray(_arrays.plain(name, value))
     if array.dtype.kind not in "iu" and array.size:
-        raise InvalidArgument(f"{name}: {array.dtype}, expected integers")
+        raise InvalidArgument(f"{name}: dtype {array.dtype}, expected integers")
     if array.ndim == 0:
         if batch is None:
             raise InvalidArgument(f"{name}: one number, expected one for each sequence of a stored tensor")

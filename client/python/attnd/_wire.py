@@ -48,6 +48,10 @@ class Node:
     def encode(self) -> bytes:
         return b"".join(self.chunks()[0])
 
+    def copy(self) -> "Node":
+        """Another tree over the same heads and arrays, so that `take_bytes` leaves this one as it is."""
+        return Node(self.head, [(name, part.copy() if isinstance(part, Node) else part) for name, part in self.parts])
+
     def large_bytes(self) -> int:
         """What all arrays in the tree hold."""
         return sum(part.large_bytes() if isinstance(part, Node) else part.nbytes for _, part in self.parts)

@@ -8,41 +8,54 @@ A task that is cancelled gives its call up, and the server stops working at it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar, Unpack
 
 import grpc
 import grpc.aio
 
-from attnd import _calls, _contract, _errors, _problem, _stream
+from attnd import _calls, _contract, _errors, _problem, _retry, _stream
 from attnd._calls import Call, Info, Plan, StoredTensor, StoredWeightSet
 from attnd._client import MESSAGE_BYTES
-from attnd._connection import TIMEOUT_S, Connection, Security, connection
+from attnd._connection import TIMEOUT_S, Connection, Security, connection, seconds
 from attnd._problem import Answer, Options, Problem, Projection, Rotary, Statistics, Tensor, record
 from attnd._stream import Block
 
 T = TypeVar("T")
 
 
-def connect(target: str, *, timeout: float = TIMEOUT_S, **security: Unpack[Security]) -> "Client":
+def connect(
+    target: str, *, timeout: float = TIMEOUT_S, attempts: int = _retry.ATTEMPTS, **security: Unpack[Security]
+) -> "Client":
     """As attnd.connect; to be called where an event loop runs, which the client belongs to."""
-    return Client(connection(target, **security), timeout)
+    return Client(connection(target, **security), timeout, attempts)
 
 
 class Client:
     """As attnd.Client, for one event loop: the same methods, arguments, answers and errors."""
 
-    def __init__(self, connection: Connection, timeout: float) -> None:
+    def __init__(self, connection: Connection, timeout: float, attempts: int = _retry.ATTEMPTS) -> None:
         if connection.credentials is None:
             self._channel = grpc.aio.insecure_channel(connection.target, connection.options)
         else:
             self._channel = grpc.aio.secure_channel(connection.target, connection.credentials, connection.options)
+        self._target = connection.target
         self._metadata = connection.metadata
-        self._timeout = timeout
+        self._timeout = seconds("timeout", timeout)
+        self._attempts = attempts
+        self._budget = _retry.Budget()
         self._methods = _contract.callables(self._channel)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<attnd.aio.Client of {self._target}{', closed' if self._closed else ''}>"
 
     async def close(self) -> None:
         """Ends the connection, and every call on it with Cancelled."""
+        self._closed = True
         await self._channel.close()
 
     async def __aenter__(self) -> "Client":
@@ -65,8 +78,9 @@ class Client:
         timeout: float | None = None,
     ) -> Any:
         """As attnd.Client.scaled_dot_product_attention."""
-        problem = _problem.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        return (await self._answer(problem, None, timeout)).output
+        with _problem.in_pytorchs_words():
+            problem = _problem.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            return (await self._answer(problem, None, timeout)).output
 
     async def attend(
         self,
@@ -91,7 +105,7 @@ class Client:
         **options: Unpack[Options],
     ) -> "BlockStream":
         """As attnd.Client.attend_stream: `async with` and `async for`."""
-        return self._open(_problem.problem(q, k, v, **options), timeout)
+        return self._open(_problem.problem(q, k, v, **options), self._seconds(timeout))
 
     async def plan(
         self,
@@ -169,28 +183,62 @@ class Client:
 
     # The calls themselves.
 
-    def _how(self, timeout: float | None) -> dict[str, Any]:
-        return {"timeout": self._timeout if timeout is None else timeout, "metadata": self._metadata}
+    def _seconds(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else seconds("timeout", timeout)
 
-    async def _call(self, call: Call[T], timeout: float | None) -> T:
+    def _begun(self, method: str, request: Any, timeout: float) -> Any:
+        """What gRPC gives for a call: its reply to be awaited, or a stream of them."""
+        _errors.check_time(timeout)
         try:
-            reply = await self._methods[call.method](call.request, **self._how(timeout))
+            return self._methods[method](request, timeout=timeout, metadata=self._metadata)
+        except grpc.aio.UsageError:
+            raise _errors.closed() from None
+
+    async def _once(self, call: Call[T], timeout: float) -> T:
+        try:
+            reply = await self._begun(call.method, call.request, timeout)
         except grpc.RpcError as error:
             raise _errors.of_rpc(error) from None
+        except grpc.aio.UsageError:
+            raise _errors.closed() from None
         return call.read(reply)
 
-    def _open(self, problem: Problem, timeout: float | None) -> "BlockStream":
-        call = self._methods["AttendStream"](_stream.messages(problem), **self._how(timeout))
-        return BlockStream(call, _stream.Replies(problem))
+    async def _call(self, call: Call[T], timeout: float | None) -> T:
+        if call.method not in _retry.SAFE:
+            return await self._once(call, self._seconds(timeout))
+        return await self._asked(lambda left: self._once(call, left), timeout)
+
+    async def _asked(self, once: Callable[[float], Awaitable[T]], timeout: float | None) -> T:
+        """Asks, and asks again where that may help; `once` is told how many seconds are left."""
+        retries = _retry.Retries(self._attempts, self._budget, time.monotonic() + self._seconds(timeout))
+        while True:
+            try:
+                answer = await once(retries.seconds_left(time.monotonic()))
+            except _errors.Error as error:
+                wait = retries.wait_after(error, time.monotonic(), random.random())
+                if wait is None:
+                    raise
+            else:
+                self._budget.answered()
+                return answer
+            await asyncio.sleep(wait)
+
+    def _open(self, problem: Problem, timeout: float) -> "BlockStream":
+        return BlockStream(
+            self._begun("AttendStream", _stream.messages(problem), timeout), _stream.Replies(problem)
+        )
 
     async def _answer(self, problem: Problem, stream: bool | None, timeout: float | None) -> Answer:
         if not (problem.message_bytes > MESSAGE_BYTES if stream is None else stream):
             return await self._call(_calls.attend(problem), timeout)
-        if problem.has_w_o is None:
-            weight_set = problem.request.head.weight_set
-            problem.pin(await self.get_weight_set(weight_set.name, weight_set.version, timeout=timeout))
-        async with self._open(problem, timeout) as blocks:
-            return await blocks.answer()
+
+        async def once(left: float) -> Answer:
+            if problem.has_w_o is None:
+                problem.pin(await self._once(_calls.get_weight_set(*problem.weight_set()), left))
+            async with self._open(problem.copy(), left) as blocks:
+                return await blocks.answer()
+
+        return await self._asked(once, timeout)
 
 
 class BlockStream(AsyncIterator[Block]):
