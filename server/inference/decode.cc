@@ -65,6 +65,19 @@ Message& Holder(v1::AttendRequest& native, const Field& field) {
   return *message;
 }
 
+v1::Tensor& TensorAt(const Field& field, v1::AttendRequest& native) {
+  Message& holder = Holder(native, field);
+  return static_cast<v1::Tensor&>(*holder.GetReflection()->MutableMessage(&holder, field.steps.back()));
+}
+
+std::string FieldNames(ModelKind model, bool inputs) {
+  std::vector<absl::string_view> names;
+  for (const Field& field : Fields()) {
+    if (field.is_input == inputs && Takes(model, field)) names.push_back(field.name);
+  }
+  return absl::StrJoin(names, ", ");
+}
+
 // ---- parameters ----
 
 absl::string_view KindOf(const InferParameter& value) {
@@ -148,11 +161,26 @@ absl::Status SetParameter(const Field& field, const InferParameter& value, v1::A
       native.set_priority(PriorityOf(*number));
       return absl::OkStatus();
     }
+    if (value.parameter_choice_case() != InferParameter::kStringParam) {
+      return Refuse(where, KindOf(value), ", expected int64_param of at least 0, or string_param");
+    }
   }
   if (value.parameter_choice_case() != InferParameter::kStringParam) {
     return Refuse(where, KindOf(value), ", expected string_param");
   }
   return SetEnum(holder, target, where, value.string_param());
+}
+
+// A parameter of an input's name is the name of a stored tensor, in place of the input.
+absl::Status SetName(const Field& input, const InferParameter& value, v1::AttendRequest& native) {
+  const std::string where = In("parameters", input.name);
+  if (input.is_list) return Refuse(where, "a list of numbers, expected among the inputs");
+  if (value.parameter_choice_case() != InferParameter::kStringParam) {
+    return Refuse(where, KindOf(value), ", expected string_param, the name of a stored tensor");
+  }
+  if (value.string_param().empty()) return Refuse(where, "\"\", expected the name of a stored tensor");
+  TensorAt(input, native).set_name(value.string_param());
+  return absl::OkStatus();
 }
 
 absl::Status SetParameters(const ModelInferRequest& request, const Model& model, InferProblem& problem) {
@@ -170,9 +198,15 @@ absl::Status SetParameters(const ModelInferRequest& request, const Model& model,
       if (*us > 0) problem.timeout = absl::Microseconds(*us);
       continue;
     }
-    const Field* field = FindField(model.kind, name, /*is_input=*/false);
-    if (field == nullptr) return Refuse(In("parameters", name), "unknown to model ", model.name);
-    if (absl::Status status = SetParameter(*field, *value, *problem.native); !status.ok()) return status;
+    const Field* const field = FindField(model.kind, name, /*is_input=*/false);
+    const Field* const input = FindField(model.kind, name, /*is_input=*/true);
+    if (field == nullptr && input == nullptr) {
+      return Refuse(In("parameters", name), "unknown to model ", model.name, ", expected timeout, ",
+                    FieldNames(model.kind, /*inputs=*/false), ", or the name of an input that is stored");
+    }
+    absl::Status status =
+        field != nullptr ? SetParameter(*field, *value, *problem.native) : SetName(*input, *value, *problem.native);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -260,20 +294,15 @@ absl::Status SetTensor(const Field& field, const InputTensorMessage& input, cons
     return Refuse(In("inputs", field.name), "datatype \"", absl::CEscape(input.datatype().substr(0, kNameBytesMax)),
                   "\", expected FP32, FP16, BF16, FP64, INT64 or BOOL");
   }
-  Message& holder = Holder(native, field);
-  auto& tensor = static_cast<v1::Tensor&>(*holder.GetReflection()->MutableMessage(&holder, field.steps.back()));
+  v1::Tensor& tensor = TensorAt(field, native);
+  if (!tensor.name().empty()) {
+    return Refuse(In("inputs", field.name), "given, and ", In("parameters", field.name),
+                  " names a stored tensor, expected one of them");
+  }
   tensor.set_dtype(ToWire(*dtype));
   *tensor.mutable_shape() = input.shape();
   tensor.set_data(FieldOf(data));
   return absl::OkStatus();
-}
-
-std::string InputNames(ModelKind model) {
-  std::vector<absl::string_view> names;
-  for (const Field& field : Fields()) {
-    if (field.is_input && Takes(model, field)) names.push_back(field.name);
-  }
-  return absl::StrJoin(names, ", ");
 }
 
 absl::Status SetInputs(const std::shared_ptr<const ModelInferRequest>& request, const Model& model, RawMessage& raw,
@@ -288,7 +317,7 @@ absl::Status SetInputs(const std::shared_ptr<const ModelInferRequest>& request, 
     const std::string where = In("inputs", input.name());
     const Field* const field = FindField(model.kind, input.name(), /*is_input=*/true);
     if (field == nullptr) {
-      return Refuse(where, "unknown to model ", model.name, ", expected ", InputNames(model.kind));
+      return Refuse(where, "unknown to model ", model.name, ", expected ", FieldNames(model.kind, /*inputs=*/true));
     }
     if (!seen.insert(field).second) return Refuse(where, "twice, expected each at most once");
     if (absl::Status status = NoParameters(where, input.parameters()); !status.ok()) return status;
@@ -346,6 +375,20 @@ absl::StatusOr<InferProblem> DecodeInfer(const std::shared_ptr<const ModelInferR
     if (absl::SimpleAtoi(model.version, &version)) set.set_version(version);
   }
   return problem;
+}
+
+absl::Status CheckRequired(const Model& model, const v1::AttendRequest& native) {
+  for (const Field& field : Fields()) {
+    if (!IsRequired(model.kind, field)) continue;
+    const Message* holder = &native;  // without what a step does not have
+    for (const FieldDescriptor* const step : field.steps) {
+      if (!holder->GetReflection()->HasField(*holder, step)) {
+        return Refuse(In("inputs", field.name), "missing, expected by model ", model.name);
+      }
+      holder = &holder->GetReflection()->GetMessage(*holder, step);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace attnd::server

@@ -31,4 +31,7 @@ struct InferProblem {
 absl::StatusOr<InferProblem> DecodeInfer(const std::shared_ptr<const inference::ModelInferRequest>& request,
                                          const Model& model, RawMessage& raw, Reservation& held);
 
+// INVALID_ARGUMENT where `native` has neither the bytes nor the name of an input that the model cannot do without.
+absl::Status CheckRequired(const Model& model, const v1::AttendRequest& native);
+
 }  // namespace attnd::server

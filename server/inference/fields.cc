@@ -144,8 +144,8 @@ absl::Status InInferenceWords(const absl::Status& refusal) {
     absl::string_view rest = text;
     if (!absl::ConsumePrefix(&rest, field.path) || rest.empty() || !absl::StrContains(":.[", rest.substr(0, 1)))
       continue;
-    absl::Status said(refusal.code(),
-                      absl::StrCat(field.is_input ? "inputs" : "parameters", "[\"", field.name, "\"]", rest));
+    const bool is_input = field.is_input && !absl::ConsumePrefix(&rest, ".name");  // a name is a parameter
+    absl::Status said(refusal.code(), absl::StrCat(is_input ? "inputs" : "parameters", "[\"", field.name, "\"]", rest));
     refusal.ForEachPayload(
         [&said](absl::string_view url, const absl::Cord& payload) { said.SetPayload(url, payload); });
     return said;

@@ -1,6 +1,7 @@
 // What the Open Inference Protocol calls the fields of the native contract, and which of its models take them. Tensors
-// and lists of AttendRequest are inputs, single values are parameters, each under its field's own name. Thread rule:
-// constants and pure functions.
+// and lists of AttendRequest are inputs, single values are parameters, each under its field's own name; the name of a
+// stored tensor is a parameter under the name of the input that it stands for. Thread rule: constants and pure
+// functions.
 #pragma once
 
 #include <google/protobuf/descriptor.h>

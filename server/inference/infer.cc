@@ -43,6 +43,7 @@ class InferDoor final : public Door {
     record.model_version = head_->model_version = model->version;
     absl::StatusOr<InferProblem> problem = DecodeInfer(request, *model, *raw, held);
     if (!problem.ok()) return problem.status();
+    if (absl::Status status = CheckRequired(*model, *problem->native); !status.ok()) return status;
     replied_ = std::move(problem->replied);
     return Asked{*std::move(raw), std::move(problem->native), problem->timeout};
   }

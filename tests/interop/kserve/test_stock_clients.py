@@ -10,6 +10,7 @@ import pytest
 
 import infer_wire
 import wire
+from attnd.v1 import store_pb2, store_pb2_grpc
 from attnd_server import CALL_SECONDS_MAX, ROOT, AttndServer
 from test_two_doors import draw, statistics
 
@@ -31,6 +32,10 @@ def run(*words):
 def test_tritonclient(server, stub, tmp_path):
     tensors = {name: draw(*SHAPE).astype(np.float32) + shift for shift, name in enumerate("qkv")}
     message = wire.request(*tensors.values(), causal=True, scale=0.25, outputs=["lse"])
+    store = store_pb2_grpc.StoreServiceStub(server.channel())
+    for name in "kv":
+        header = store_pb2.PutTensorHeader(name=f"triton.{name}", tensor=getattr(message, name))
+        store.PutTensor(iter([store_pb2.PutTensorRequest(header=header)]), timeout=CALL_SECONDS_MAX)
     tensors.update(wire.attend(stub, message).values)
     np.savez(tmp_path / "answer.npz", **tensors)
     run(VENV / "python", pathlib.Path(__file__).with_name("triton_client.py"), server.address, tmp_path / "answer.npz")

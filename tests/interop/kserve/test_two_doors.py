@@ -12,6 +12,7 @@ import infer_wire
 import wire
 from aftermath import eventually, good_answer, long_request, memory_reserved, random_request
 from attnd.v1 import attention_pb2 as pb
+from attnd.v1 import store_pb2, store_pb2_grpc
 from attnd_server import CALL_SECONDS_MAX, AttndServer
 from inference import inference_pb2 as infer_pb
 from test_cases import GIVEN, dtype_of, request_of
@@ -157,8 +158,17 @@ WRONG = [
     (lambda r: r.outputs.add(name="nothing"), 'outputs["nothing"]: unknown, expected one of output, weights, lse'),
     (lambda r: (r.outputs.add(name="lse"), r.outputs.add(name="lse")), 'outputs["lse"]: twice'),
     (lambda r: r.outputs.add(name="projected_q"), "OUTPUT_KIND_PROJECTED_Q without x"),
-    (parameter("nothing", int64_param=1), 'parameters["nothing"]: unknown to model attention'),
+    (
+        parameter("nothing", int64_param=1),
+        'parameters["nothing"]: unknown to model attention, expected timeout, scale, causal, window_left',
+    ),
     (parameter("q_heads", int64_param=1), 'parameters["q_heads"]: unknown to model attention'),
+    (lambda r: (r.inputs.pop(), r.raw_input_contents.pop()), 'inputs["v"]: missing, expected by model attention'),
+    (parameter("priority", int64_param=-1), 'parameters["priority"]: int64_param, expected int64_param of at least 0'),
+    (parameter("kv_len", string_param="n"), 'parameters["kv_len"]: a list of numbers, expected among the inputs'),
+    (parameter("k", string_param="n"), 'inputs["k"]: given, and parameters["k"] names a stored tensor, expected one'),
+    (parameter("k", int64_param=1), 'parameters["k"]: int64_param, expected string_param, the name of a stored tensor'),
+    (parameter("mask", string_param=""), 'parameters["mask"]: "", expected the name of a stored tensor'),
     (parameter("scale", string_param="1"), 'parameters["scale"]: string_param, expected double_param'),
     (parameter("scale", double_param=float("nan")), 'parameters["scale"]: '),
     (parameter("causal", int64_param=1), 'parameters["causal"]: int64_param, expected bool_param'),
@@ -194,6 +204,56 @@ def test_a_refusal_names_what_is_wrong(server, stub, infer):
         assert answered.error_message == "" and answered.infer_response.id == "good"
         assert infer_wire.raw_of(answered.infer_response) == right
     eventually("its memory is free", lambda: memory_reserved(server) == 0)
+    good_answer(stub)
+
+
+def stored(message, put, names):
+    """`message` as a ModelInferRequest whose inputs `names` are put under those names with a dot, and named."""
+    whole = infer_wire.infer_request(message)
+    request = infer_pb.ModelInferRequest(
+        model_name=whole.model_name, parameters=whole.parameters, outputs=whole.outputs
+    )
+    for tensor, data in zip(whole.inputs, whole.raw_input_contents, strict=True):
+        if tensor.name not in names:
+            infer_wire.add_input(request, tensor.name, tensor.datatype, tensor.shape, data)
+            continue
+        dtype = wire.DTYPES[infer_wire.DTYPES[tensor.datatype]]
+        put(f"door.{tensor.name}", pb.Tensor(dtype=dtype, shape=tensor.shape, data=data))
+        request.parameters[tensor.name].string_param = f"door.{tensor.name}"
+    return request
+
+
+def test_stored_tensors_stand_for_inputs(server, stub, infer):
+    store = store_pb2_grpc.StoreServiceStub(server.channel())
+
+    def put(name, tensor):
+        header = store_pb2.PutTensorHeader(name=name, tensor=tensor)
+        store.PutTensor(iter([store_pb2.PutTensorRequest(header=header)]), timeout=CALL_SECONDS_MAX)
+
+    for message, names in (
+        (MESSAGES["window"], ("k", "v")),
+        (MESSAGES["mask"], ("mask", "bias", "q", "k", "v")),
+        (MESSAGES["bfloat16"], ("v",)),
+        (MESSAGES["rotary"], ("q_positions", "k")),
+        (MESSAGES["pages"], ("k", "v", "page_table")),
+        (MESSAGES["projected"], ("x", "w_q", "w_o", "b_q")),
+    ):
+        request = stored(message, put, names)
+        right = infer_wire.native_of(stub, message)
+        assert infer_wire.raw_of(infer.ModelInfer(request, timeout=CALL_SECONDS_MAX)) == right
+        (reply,) = infer.ModelStreamInfer(iter([request]), timeout=CALL_SECONDS_MAX)
+        assert infer_wire.raw_of(reply.infer_response) == right
+
+    # What is wrong with a stored tensor is said of the input that it stands for; what is wrong with its name, of that.
+    request = stored(wire.request(Q, K[..., :3], V), put, ("k",))
+    code, words = infer_wire.refusal(infer.ModelInfer, request)
+    assert (code, words) == (REFUSED, 'inputs["k"]: shape [2,2,7,3], expected d_k = 8 as in q')
+    request.parameters["k"].string_param = "never.put"
+    code, words = infer_wire.refusal(infer.ModelInfer, request)
+    assert code == StatusCode.NOT_FOUND
+    assert words.startswith('parameters["k"]: "never.put", expected the name of a stored tensor')
+    for found in store.ListTensors(store_pb2.ListTensorsRequest(), timeout=CALL_SECONDS_MAX).tensors:
+        store.DeleteTensor(store_pb2.DeleteTensorRequest(name=found.name), timeout=CALL_SECONDS_MAX)
     good_answer(stub)
 
 

@@ -2,6 +2,8 @@
 build/venv's Python, which has it.
 
     triton_client.py ADDRESS ANSWER.npz     which holds q, k, v, output and lse, as the native call gave them
+
+The server has k and v under the names triton.k and triton.v as well.
 """
 
 import asyncio
@@ -51,6 +53,8 @@ def unary(address, inputs, right):
         assert result.get_response().id == "a"
         narrow = tensor("k", right["k"][..., 1:])
         assert 'inputs["k"]: shape' in refusal(client.infer, "attention", [*inputs[::2], narrow])
+        names = {name: f"triton.{name}" for name in "kv"}  # which the server has
+        check(client.infer("attention", inputs[:1], parameters={**OPTIONS, **names}), right)
         assert "UNIMPLEMENTED" in refusal(client.load_model, "attention")
         answers = queue.Queue()
 
