@@ -23,6 +23,7 @@ namespace attnd::server {
 namespace {
 
 constexpr absl::Duration kPeriod = absl::Seconds(1);
+constexpr absl::Duration kRefusedPeriod = absl::Seconds(5);  // after which what was refused is tried again
 constexpr char kPut[] = "put";
 constexpr absl::string_view kManifestEnd = ".json", kPutEnd = ".safetensors", kTemporaryEnd = ".tmp";
 // In a put file's metadata.
@@ -182,7 +183,9 @@ void WeightFiles::LookForChanges() {
                              absl::ToUnixNanos(absl::TimeFromTimespec(about.st_mtim)),
                              absl::ToUnixNanos(absl::TimeFromTimespec(about.st_ctim))};
     if (const auto known = gone.find(name); known != gone.end()) {
-      if (known->second.read != version) changed.emplace_back(name, version);
+      const Manifest& manifest = known->second;
+      const bool try_again = !manifest.refusal.empty() && Now() - manifest.tried_at >= kRefusedPeriod;
+      if (manifest.read != version || try_again) changed.emplace_back(name, version);
       manifests_.insert(gone.extract(known));
     } else {
       changed.emplace_back(name, version);
@@ -190,9 +193,13 @@ void WeightFiles::LookForChanges() {
   }
   for (const auto& [name, version] : changed) {
     absl::StatusOr<WeightSetHead> loaded = CatchBadAlloc([&, &name = name] { return LoadManifest(name); });
-    Note(name, loaded);
     Manifest& manifest = manifests_[name];
+    const bool is_new = manifest.read != version;
     manifest.read = version;
+    manifest.tried_at = Now();
+    const std::string refusal = loaded.ok() ? "" : std::string(loaded.status().message());
+    if (is_new || manifest.refusal != refusal) Note(name, loaded);
+    manifest.refusal = refusal;
     if (!loaded.ok()) continue;
     if (const std::optional<WeightSetHead> before = std::exchange(manifest.live, *std::move(loaded)); before) {
       RemoveUnlessLive(*before);

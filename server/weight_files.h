@@ -5,9 +5,11 @@
 //   weights_dir/put/NUMBER.tmp       one that is being written; removed at start
 //
 // Manifests are read at start and when one appears, changes or goes: its set then goes live, in one step, or goes. What
-// does not hold up is refused, in the log and the metrics, and nothing else changes. A put file is written whole or not
-// at all: to a temporary name, to the disk, renamed, and the folder to the disk. Its number is ours: nothing that a
-// caller says becomes a path. Files are read by pread, since a mapping would die of one that is cut short.
+// does not hold up is refused, in the log and the metrics, and nothing else changes; it is tried again every 5 s, since
+// a file that it names may come to an end, and room may be made, and told again only where the reason is another. A put
+// file is written whole or not at all: to a temporary name, to the disk, renamed, and the folder to the disk. Its
+// number is ours: nothing that a caller says becomes a path. Files are read by pread, since a mapping would die of one
+// that is cut short.
 // Thread rule: Start before anything else; Do, Tick and the counts from any thread; Save and Erase from what Do runs.
 #pragma once
 
@@ -63,6 +65,8 @@ class WeightFiles final : public Watched {
   struct Manifest {
     Version read;
     std::optional<WeightSetHead> live;
+    std::string refusal;  // of what was read last; empty: none
+    absl::Time tried_at;
   };
 
   absl::StatusOr<std::shared_ptr<WeightSet>> Load(WeightManifest manifest,

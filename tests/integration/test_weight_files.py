@@ -315,6 +315,32 @@ def test_what_does_not_hold_up_is_refused_with_its_reason_and_nothing_changes(tm
         assert store.answer("good") == right(store, arrays)
 
 
+def test_what_was_refused_goes_live_when_its_cause_is_gone(tmp_path):
+    arrays = weights(13)
+    whole = safetensors(arrays)
+    with AttndServer(f"--weights_dir={tmp_path}", admin=True) as server:
+        store = Store(server)
+        place(tmp_path / "late.json", manifest("late", 1, ["late.safetensors"]))
+        eventually("its file is missing", lambda: "No such file" in server.log())
+        place(tmp_path / "late.safetensors", whole[:-100])
+        eventually("its file is not whole", lambda: "beyond the end of the file" in server.log())
+        with open(tmp_path / "late.safetensors", "ab") as file:
+            file.write(whole[-100:])
+        eventually("it is live", lambda: store.list() == [("late", 1)])
+        assert store.answer("late") == right(store, arrays)
+        assert server.log().count("weight set refused") == 2, "each reason is told once"
+        page = server.admin("/metrics")[1]
+        assert 'attnd_weight_set_loads_total{result="failed"} 2' in page
+        assert 'attnd_weight_set_loads_total{result="ok"} 1' in page
+
+        # Another manifest of the same set takes over when this one goes.
+        place(tmp_path / "other.json", manifest("late", 1, ["late.safetensors"]))
+        eventually("it is refused", lambda: "is that of late.json" in server.log())
+        (tmp_path / "late.json").unlink()
+        eventually("it is live", lambda: 'weight set loaded file="other.json"' in server.log())
+        assert store.answer("late") == right(store, arrays)
+
+
 def test_a_set_adds_its_own_size_once_to_memory(tmp_path):
     """128 MiB of [out, in] matrices: read, turned and kept, and never twice in memory."""
     size = 2048
