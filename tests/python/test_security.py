@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import socket
 
 import numpy as np
 import pytest
@@ -130,3 +131,19 @@ def test_what_cannot_be_read_or_is_something_else(pki, tmp_path):
     ):
         with pytest.raises(attnd.InvalidArgument, match=words):
             attnd.connect("localhost:1", **security)
+
+
+def test_no_proxy_of_the_environment_stands_between_a_client_and_its_own_machine(server, monkeypatch):
+    """It would read the token."""
+    with socket.socket() as proxy:
+        proxy.bind(("127.0.0.1", 0))
+        proxy.listen()
+        proxy.settimeout(0)
+        for name in ("grpc_proxy", "http_proxy", "https_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        for name in ("no_grpc_proxy", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        with attnd.connect(server.address, token="a-token") as client:
+            assert client.attend(Q, Q, Q).output.shape == (4, 8)
+        with pytest.raises(BlockingIOError):  # nobody came
+            proxy.accept()

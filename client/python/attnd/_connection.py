@@ -17,6 +17,17 @@ from attnd._errors import FailedPrecondition, InvalidArgument, NotFound
 Pem = bytes | str | os.PathLike[str] | None
 
 TIMEOUT_S = 60.0
+_OPTIONS: tuple[tuple[str, Any], ...] = (
+    # Sizes are the server's to limit (its flag message_bytes_max), not this side's.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A server that vanished is noticed while a call waits for it.
+    ("grpc.keepalive_time_ms", 20000),
+    ("grpc.keepalive_timeout_ms", 10000),
+    # One that comes back is found as soon as calls are asked again (_retry.py).
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 5000),
+)
 _SECONDS_MAX = 1e9  # more is more than gRPC's clock counts
 _TOKEN_CHARACTERS_MAX = 4096
 
@@ -57,8 +68,10 @@ def connection(
     """Reads the files. NotFound or InvalidArgument names one that cannot be read or holds something else."""
     if not isinstance(target, str) or not target:
         raise InvalidArgument(f"target: {target!r}, expected host:port, unix:path or another target of gRPC's")
-    # Sizes are the server's to limit (its flag message_bytes_max), not this side's.
-    options: list[tuple[str, Any]] = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    options = list(_OPTIONS)
+    # A proxy of the environment would read what is meant to stay on this machine, a token above all.
+    if is_local(target):
+        options.append(("grpc.enable_http_proxy", 0))
     if (tls_certificate is None) != (tls_key is None):
         raise InvalidArgument("tls_certificate and tls_key: one without the other, expected both or neither")
     credentials = None
