@@ -32,6 +32,11 @@ std::shared_ptr<Account> CallHead::AccountIn(Engine& engine) const {
   return engine.budget.AccountOf(caller.AccountName(peer), caller.policy().bytes_in_flight_max);
 }
 
+absl::Status NotRead(const Engine& engine) {
+  return absl::UnavailableError(
+      absl::StrCat("the peer has not read for ", engine.config.send_stall_ms, " ms (send_stall_ms)"));
+}
+
 void CountUnread(Engine& engine, const CallHead& head) {
   if (!engine.connections.CountUnread(head.peer, Now())) return;
   Log(LogLevel::kWarning, "connection closed: it opens calls and says nothing",
@@ -108,7 +113,10 @@ void UnaryCall::Tick(absl::Time now) {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kDone) return;  // the context is gone
     stalled = state_ == State::kEnded && now - ended_at_ >= absl::Milliseconds(engine_.config.send_stall_ms);
-    if (stalled) context_->TryCancel();
+    if (stalled) {
+      record_.status.Update(NotRead(engine_));
+      context_->TryCancel();
+    }
     silent =
         state_ == State::kReading && asked_ && now - whole_at_ >= absl::Milliseconds(engine_.config.receive_stall_ms);
   }
@@ -124,10 +132,11 @@ void UnaryCall::Tick(absl::Time now) {
   }
 }
 
-bool UnaryCall::EndOnce(bool only_reading) {
+bool UnaryCall::EndOnce(const absl::Status& status, bool only_reading) {
   const std::lock_guard lock(mutex_);
   if (state_ != State::kReading && (only_reading || state_ != State::kAnswering)) return false;
   state_ = State::kEnded;
+  record_.status = status;
   head_.pass = Pass();
   ended_at_ = Now();
   row_.SetStage(Stage::kSending);
@@ -135,19 +144,17 @@ bool UnaryCall::EndOnce(bool only_reading) {
 }
 
 void UnaryCall::EndUnread(const absl::Status& status) {
-  if (!EndOnce(/*only_reading=*/true)) return;
-  record_.status = status;
+  if (!EndOnce(status, /*only_reading=*/true)) return;
   Finish(ToGrpcStatus(status));
 }
 
 void UnaryCall::End(const absl::Status& status) {
-  if (!EndOnce(/*only_reading=*/false)) return;
-  record_.status = status;
+  if (!EndOnce(status, /*only_reading=*/false)) return;
   Finish(ToGrpcStatus(status));
 }
 
 void UnaryCall::End(const grpc::ByteBuffer& response) {
-  if (!EndOnce(/*only_reading=*/false)) return;
+  if (!EndOnce(absl::OkStatus(), /*only_reading=*/false)) return;
   record_.reply_bytes = static_cast<std::int64_t>(response.Length());
   response_ = response;  // its slices are shared
   StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);

@@ -37,6 +37,9 @@ struct CallHead {
   std::shared_ptr<Account> AccountIn(Engine& engine) const;
 };
 
+// Of an answer that its peer has not taken for send_stall_ms.
+absl::Status NotRead(const Engine& engine);
+
 // The call ended, by its caller, before a message had come: who does that too often loses the connection.
 void CountUnread(Engine& engine, const CallHead& head);
 
@@ -78,8 +81,8 @@ class UnaryCall : public CallReactor, public Watched, public std::enable_shared_
 
  private:
   enum class State { kReading, kAnswering, kEnded, kDone };
-  // False when it has ended, or, for one that waits for a message, when that came.
-  bool EndOnce(bool only_reading);
+  // With this status. False when it has ended, or, for one that waits for a message, when that came.
+  bool EndOnce(const absl::Status& status, bool only_reading);
   void EndUnread(const absl::Status& status);
 
   CallContext* const context_;

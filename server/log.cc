@@ -20,6 +20,7 @@ namespace attnd::server {
 namespace {
 
 constexpr std::size_t kValueBytesMax = 1024;  // a peer's text takes no more of a line
+constexpr absl::Duration kWorthAWord = absl::Milliseconds(1);
 
 std::atomic<std::int64_t> g_handshake_failures{0};
 std::atomic<LogFormat> g_format{LogFormat::kText};
@@ -160,6 +161,9 @@ void LogRequest(const RequestRecord& record) {
       {"compute_ms", record.computed},    {"total_ms", record.total}, {"request_bytes", record.request_bytes},
       {"reply_bytes", record.reply_bytes}};
   const auto add = [&fields](std::initializer_list<LogField> more) { fields.insert(fields.end(), more); };
+  // The peer's share of the time, where it is worth a word.
+  if (record.received >= kWorthAWord) add({{"receive_ms", record.received}});
+  if (record.sent >= kWorthAWord) add({{"send_ms", record.sent}});
   if (!record.traceparent.empty()) add({{"traceparent", record.traceparent}});
   if (record.memory_bytes > 0) {
     add({{"memory_bytes", record.memory_bytes},

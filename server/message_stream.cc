@@ -54,9 +54,9 @@ void MessageStream::OnWriteDone(bool ok) {
   written = std::move(queue_.front());
   queue_.pop_front();
   writing_ = false;
-  LeaveLocked(written);
-  const std::int64_t before = queue_bytes_.fetch_sub(written.bytes);
   if (!ok) DieLocked(GoneAway());
+  LeaveLocked(written, ok ? absl::OkStatus() : end_status_);
+  const std::int64_t before = queue_bytes_.fetch_sub(written.bytes);
   WriteNextLocked();
   if (before >= queue_bytes_max_ && queue_bytes_ < queue_bytes_max_) RoomLocked();
   if (read_paused_ && !IsFullLocked()) {
@@ -83,8 +83,7 @@ void MessageStream::Tick(absl::Time now) {
   const std::lock_guard lock(mutex_);
   if (finished_) return;
   if (writing_ && now - write_started_ >= absl::Milliseconds(engine_.config.send_stall_ms)) {
-    DieLocked(absl::UnavailableError(
-        absl::StrCat("the peer has not read for ", engine_.config.send_stall_ms, " ms (send_stall_ms)")));
+    DieLocked(NotRead(engine_));
     context_->TryCancel();
   }
   // What came of a message that is not whole is memory.
@@ -99,7 +98,7 @@ void MessageStream::Tick(absl::Time now) {
 
 void MessageStream::EnqueueLocked(Outgoing outgoing) {
   if (outgoing.closing) ++closings_queued_;
-  if (dead_ || finished_) return LeaveLocked(outgoing);
+  if (dead_ || finished_) return LeaveLocked(outgoing, end_status_);
   outgoing.bytes = static_cast<std::int64_t>(outgoing.message.Length()) + kMessageOverheadBytes;
   queue_bytes_ += outgoing.bytes;
   queue_.push_back(std::move(outgoing));
@@ -113,7 +112,7 @@ void MessageStream::DieLocked(const absl::Status& reason) {
   EndAllLocked(reason);
   while (queue_.size() > (writing_ ? 1u : 0u)) {
     queue_bytes_ -= queue_.back().bytes;
-    LeaveLocked(queue_.back());
+    LeaveLocked(queue_.back(), reason);
     queue_.pop_back();
   }
 }
@@ -132,9 +131,10 @@ void MessageStream::ReadNextLocked() {
   if (!read_paused_) StartRead(&incoming_);
 }
 
-void MessageStream::LeaveLocked(Outgoing& outgoing) {
+void MessageStream::LeaveLocked(Outgoing& outgoing, const absl::Status& reason) {
   if (!outgoing.closing) return;
   --closings_queued_;
+  outgoing.closing->status.Update(reason);
   outgoing.closing->sent = Now() - outgoing.queued_at;
   outgoing.closing->total += outgoing.closing->sent;
   engine_.Done(*outgoing.closing);

@@ -78,8 +78,9 @@ class MessageStream : public CallReactor, public Watched, public std::enable_sha
 
  private:
   void ReadNextLocked();
-  // It was written, or never will be. A request is over when its closing leaves.
-  void LeaveLocked(Outgoing& outgoing);
+  // It was written, or, with the reason, never will be. A request is over when its closing leaves; one whose closing
+  // does not has no answer, and ends with the reason.
+  void LeaveLocked(Outgoing& outgoing, const absl::Status& reason);
   void WriteNextLocked();
   void FinishLocked(const absl::Status& status);
 

@@ -1,13 +1,17 @@
 """A peer that gives the server the largest window there is, asks for much, and reads nothing."""
 
+import json
 import signal
 
+import numpy as np
+import pytest
 from hyperframe import frame as frames
 
 import wire
-from aftermath import memory_reserved, random_request
+from aftermath import good_call, memory_reserved, random_request
 from attnd_server import AttndServer, eventually
 from h2_peer import WINDOW_BYTES_MAX, H2Peer, data_frames, prefixed
+from inference import inference_pb2 as infer_pb
 from survival import survives
 
 MIB = 1 << 20
@@ -37,6 +41,43 @@ def test_it_is_let_go():
             with greedy(server):
                 eventually("it is at work", lambda: memory_reserved(server) > 0)
                 eventually("it is let go", lambda: memory_reserved(server) == 0)
+
+
+def infer_message():
+    """A ModelInferRequest whose answer has 640 KB."""
+    q, k, v = (np.ones(shape, "<f4") for shape in ((1, 1, 400, 8), (1, 1, 8, 8), (1, 1, 8, 400)))
+    inputs = [infer_pb.ModelInferRequest.InferInputTensor(name=name, datatype="FP32", shape=tensor.shape)
+              for name, tensor in (("q", q), ("k", k), ("v", v))]
+    raw = [tensor.tobytes() for tensor in (q, k, v)]
+    return infer_pb.ModelInferRequest(model_name="attention", inputs=inputs, raw_input_contents=raw)
+
+
+def lines_of(server, method):
+    whole = server.log().rpartition("\n")[0]  # the last line may just be being written
+    return [line for line in map(json.loads, whole.splitlines()) if line["message"] == method]
+
+
+UNREAD = {  # each with an answer of 640 KB
+    "Attend": lambda: [random_request(1, 400, 8, outputs=("weights",))],
+    "AttendStream": lambda: wire.stream_messages(1, random_request(1, 400, 8, outputs=("weights",))),
+    "/inference.GRPCInferenceService/ModelInfer": lambda: [infer_message()],
+    "/inference.GRPCInferenceService/ModelStreamInfer": lambda: [infer_message()],
+}
+
+
+@pytest.mark.parametrize("path", UNREAD)
+def test_an_answer_that_nobody_took_is_not_logged_as_given(path):
+    """It was computed, and waits behind a window of 64 KiB until send_stall_ms is over."""
+    with AttndServer("--send_stall_ms=500", "--log_format=json") as server:
+        with H2Peer(server, polite=False) as peer:
+            stream, head = peer.headers(path)
+            sent = b"".join(prefixed(message.SerializeToString()) for message in UNREAD[path]())
+            peer.send(head, *data_frames(stream, sent, end_stream=True))
+            (line,) = eventually("its line", lambda: lines_of(server, path.rpartition("/")[2]))
+        assert (line["status"], "send_stall_ms" in line["error"]) == ("UNAVAILABLE", True)
+        assert line["slices"] > 0  # it was computed
+        assert line["send_ms"] >= 500
+        good_call(server)
 
 
 def test_it_does_not_hold_the_end():

@@ -1,12 +1,13 @@
 """One line a request, and nothing in it that a peer could have shaped."""
 
 import json
+import time
 
 import grpc
 import pytest
 
 import wire
-from aftermath import computes, good_call, long_request, random_request
+from aftermath import computes, good_call, long_request, memory_reserved, random_request
 from attnd.v1 import attention_pb2 as pb
 from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
 
@@ -54,6 +55,22 @@ def test_one_line_a_request():
         lines = [line for line in server.log().splitlines() if json.loads(line)["message"] == "Attend"]
         assert len(lines) == 6, server.log()
         assert sum("INVALID_ARGUMENT" in line for line in lines) == 1
+
+
+def test_a_line_says_how_long_its_bytes_took():
+    with AttndServer("--log_format=json") as server:
+        header, *pieces = wire.stream_messages(1, random_request(1, 64, 64))
+
+        def slowly():
+            yield header
+            eventually("the header is there", lambda: memory_reserved(server) > 0)
+            time.sleep(0.05)
+            yield from pieces
+
+        list(server.stub().AttendStream(slowly(), timeout=CALL_SECONDS_MAX))
+        eventually("it is logged", lambda: '"message":"AttendStream"' in server.log().rpartition("\n")[0])
+        (line,) = [json.loads(line) for line in server.log().splitlines() if '"message":"AttendStream"' in line]
+        assert line["status"] == "OK" and line["receive_ms"] >= 50
 
 
 def test_a_line_says_what_the_scheduler_decided():
