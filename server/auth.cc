@@ -83,16 +83,18 @@ absl::StatusOr<Policy> ReadPolicy(const json& object, const std::string& path) {
   }
   for (const auto& [key, limit] : {std::pair{"requests_in_flight_max", &policy.requests_in_flight_max},
                                    std::pair{"bytes_in_flight_max", &policy.bytes_in_flight_max},
-                                   std::pair{"requests_per_second", &policy.requests_per_second}}) {
+                                   std::pair{"requests_per_second", &policy.requests_per_second},
+                                   std::pair{"store_bytes_max", &policy.store_bytes_max}}) {
     if (absl::Status status = ReadLimit(object, path, key, *limit); !status.ok()) return status;
   }
   return policy;
 }
 
 absl::StatusOr<IdentityRule> ReadIdentity(const json& object, const std::string& path) {
-  absl::Status status = CheckKeys(object, path,
-                                  {"name", "tokens_sha256", "certificates", "methods", "priority_max",
-                                   "requests_in_flight_max", "bytes_in_flight_max", "requests_per_second"});
+  absl::Status status =
+      CheckKeys(object, path,
+                {"name", "tokens_sha256", "certificates", "methods", "priority_max", "requests_in_flight_max",
+                 "bytes_in_flight_max", "requests_per_second", "store_bytes_max"});
   if (!status.ok()) return status;
   IdentityRule rule;
   const auto name = object.find("name");
@@ -199,9 +201,9 @@ absl::StatusOr<AuthRules> ParseAuth(absl::string_view text) {
     }
   }
   if (const auto anonymous = file.find("anonymous"); anonymous != file.end()) {
-    absl::Status status =
-        CheckKeys(*anonymous, "anonymous",
-                  {"methods", "priority_max", "requests_in_flight_max", "bytes_in_flight_max", "requests_per_second"});
+    absl::Status status = CheckKeys(*anonymous, "anonymous",
+                                    {"methods", "priority_max", "requests_in_flight_max", "bytes_in_flight_max",
+                                     "requests_per_second", "store_bytes_max"});
     if (!status.ok()) return status;
     absl::StatusOr<Policy> policy = ReadPolicy(*anonymous, "anonymous");
     if (!policy.ok()) return policy.status();

@@ -9,7 +9,7 @@
 //
 //   policy: "methods": ["attnd.v1.AttentionService/Attend", "grpc.health.v1.Health/*", "*"],
 //           "priority_max": "low" | "normal" | "high",  "requests_in_flight_max": N,  "bytes_in_flight_max": N,
-//           "requests_per_second": N                                 all but methods may be left out: no limit
+//           "requests_per_second": N,  "store_bytes_max": N          all but methods may be left out: no limit
 //
 // Thread rule: pure functions.
 #pragma once
@@ -44,6 +44,7 @@ struct Policy {
   std::int64_t requests_in_flight_max = kNoLimit;  // calls, and problems of streams
   std::int64_t bytes_in_flight_max = kNoLimit;     // memory reserved for them
   std::int64_t requests_per_second = kNoLimit;     // as many may come at once
+  std::int64_t store_bytes_max = kNoLimit;         // memory of named tensors and weight sets that it put
 
   // `method`: "package.Service/Method".
   bool Allows(absl::string_view method) const;

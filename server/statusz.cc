@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/reflection.h"
@@ -15,7 +16,7 @@
 namespace attnd::server {
 namespace {
 
-constexpr std::size_t kRunningMax = 100;  // rows of the table
+constexpr std::size_t kRunningMax = 100, kOwnersMax = 100;  // rows of the tables
 constexpr std::size_t kErrorBytesMax = 200;
 
 constexpr char kHead[] = R"(<!DOCTYPE html>
@@ -77,17 +78,19 @@ std::string Picture(absl::string_view method, const std::vector<LatencyBucket>& 
 
 std::string Now(const Engine& engine) {
   const Budget& budget = engine.budget;
-  return Table({"what", "now"},
-               {{"memory of problems, bytes", Of(budget.bytes_used(), budget.bytes_allowed())},
-                {"problems that compute or wait", Of(budget.queue_problems(), engine.config.queue_problems_max)},
-                {"their memory, bytes", Of(budget.queue_bytes(), engine.config.queue_bytes_max)},
-                {"connections", Of(engine.connections.size(), engine.config.connections_max)},
-                {"streams", Of(engine.open_streams.open(), engine.config.streams_max)},
-                {"jobs in the compute pool", absl::StrCat(engine.executor.jobs_in_flight())},
-                {"their units", absl::StrCat(engine.executor.units_in_flight())},
-                {"compute threads", absl::StrCat(engine.executor.threads())},
-                {"measured, GFLOP/s", absl::StrFormat("%.1f", engine.rates.tiled / 1e9)},
-                {"log level", std::string(GetLogLevel())}});
+  return Table(
+      {"what", "now"},
+      {{"memory of problems, bytes", Of(budget.bytes_used(), budget.bytes_allowed())},
+       {"problems that compute or wait", Of(budget.queue_problems(), engine.config.queue_problems_max)},
+       {"their memory, bytes", Of(budget.queue_bytes(), engine.config.queue_bytes_max)},
+       {"named tensors and weight sets, bytes", Of(engine.store_budget.bytes_used(), engine.store_budget.bytes_max())},
+       {"connections", Of(engine.connections.size(), engine.config.connections_max)},
+       {"streams", Of(engine.open_streams.open(), engine.config.streams_max)},
+       {"jobs in the compute pool", absl::StrCat(engine.executor.jobs_in_flight())},
+       {"their units", absl::StrCat(engine.executor.units_in_flight())},
+       {"compute threads", absl::StrCat(engine.executor.threads())},
+       {"measured, GFLOP/s", absl::StrFormat("%.1f", engine.rates.tiled / 1e9)},
+       {"log level", std::string(GetLogLevel())}});
 }
 
 std::string Running(const Engine& engine, absl::Time now) {
@@ -112,6 +115,16 @@ std::string Slowest(const Engine& engine, absl::Time now) {
   return Table({"total, ms", "receive", "queue", "compute", "send", "method", "peer", "identity", "request id",
                 "problem", "status", "error", "ended"},
                rows);
+}
+
+// Who keeps named tensors and weight sets here, those with most first.
+std::string Owners(const Engine& engine) {
+  std::vector<std::pair<std::string, std::int64_t>> owners = engine.store_budget.Owners();
+  std::stable_sort(owners.begin(), owners.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  if (owners.size() > kOwnersMax) owners.resize(kOwnersMax);
+  std::vector<Cells> rows;
+  for (const auto& [name, bytes] : owners) rows.push_back({name.empty() ? "anonymous" : name, absl::StrCat(bytes)});
+  return Table({"owner", "bytes"}, rows);
 }
 
 // Every flag of this program, numbers as they are in force.
@@ -154,7 +167,8 @@ std::string StatusPage(const Engine& engine, absl::Time now) {
                       Now(engine), "<h2>What runs now</h2>\n", Running(engine, now),
                       "<h2>How long requests took, from their last byte</h2>\n",
                       pictures.empty() ? "<p>none</p>\n" : pictures, "<h2>Slowest of the last ten minutes</h2>\n",
-                      Slowest(engine, now), "<h2>Flags</h2>\n", Flags(engine), "</body></html>\n");
+                      Slowest(engine, now), "<h2>Who keeps named tensors and weight sets</h2>\n", Owners(engine),
+                      "<h2>Flags</h2>\n", Flags(engine), "</body></html>\n");
 }
 
 }  // namespace attnd::server

@@ -92,7 +92,7 @@ void StoredTensor::AddCopies(DataExtent data, std::int64_t offset_bytes, std::in
   }
 }
 
-absl::StatusOr<std::shared_ptr<StoredTensor>> TensorStore::Make(StoredSpec spec) {
+absl::StatusOr<std::shared_ptr<StoredTensor>> TensorStore::Make(StoredSpec spec, std::int64_t owner_bytes_max) {
   const absl::StatusOr<std::int64_t> bytes = CheckSpec(spec);
   if (!bytes.ok()) return bytes.status();
   if (spec.ttl < absl::ZeroDuration() || spec.ttl > ttl_max_) {
@@ -101,7 +101,8 @@ absl::StatusOr<std::shared_ptr<StoredTensor>> TensorStore::Make(StoredSpec spec)
                                                    " (store_ttl_ms)"));
   }
   if (spec.ttl == absl::ZeroDuration()) spec.ttl = ttl_max_;
-  absl::StatusOr<StoreBytes> taken = budget_.Take(spec.owner, absl::StrCat("bytes of tensor ", spec.name), *bytes);
+  absl::StatusOr<StoreBytes> taken =
+      budget_.Take(spec.owner, absl::StrCat("bytes of tensor ", spec.name), *bytes, owner_bytes_max);
   if (!taken.ok()) return taken.status();
   return std::make_shared<StoredTensor>(std::move(spec), *std::move(taken));
 }

@@ -86,9 +86,10 @@ class TensorStore final : public Watched {
   // ttl_max is the flag store_ttl_ms.
   TensorStore(StoreBudget& budget, absl::Duration ttl_max) : budget_(budget), ttl_max_(ttl_max) {}
 
-  // Memory for a tensor that has not got its name yet; a ttl of 0 is store_ttl_ms. INVALID_ARGUMENT,
-  // RESOURCE_EXHAUSTED.
-  absl::StatusOr<std::shared_ptr<StoredTensor>> Make(StoredSpec spec);
+  // Memory for a tensor that has not got its name yet; a ttl of 0 is store_ttl_ms. Its owner may keep
+  // `owner_bytes_max` together. INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
+  absl::StatusOr<std::shared_ptr<StoredTensor>> Make(StoredSpec spec,
+                                                     std::int64_t owner_bytes_max = StoreBudget::kNoLimit);
   // Gives it its name.
   StoredInfo Publish(std::shared_ptr<StoredTensor> tensor);
 

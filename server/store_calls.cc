@@ -99,7 +99,8 @@ class PutTensorCall final : public UnaryCall {
     if (header.has_append_axis()) spec.append_axis = header.append_axis();
     spec.capacity = header.capacity();
     spec.ttl = absl::Milliseconds(header.ttl_ms());
-    absl::StatusOr<std::shared_ptr<StoredTensor>> tensor = engine_.tensors->Make(std::move(spec));
+    absl::StatusOr<std::shared_ptr<StoredTensor>> tensor =
+        engine_.tensors->Make(std::move(spec), head_.caller.policy().store_bytes_max);
     if (!tensor.ok()) return tensor.status();
     tensor_ = *std::move(tensor);
     return absl::OkStatus();

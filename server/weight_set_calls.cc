@@ -71,7 +71,7 @@ class ChangeCall final : public UnaryCall {
   }
 
   absl::Status Run() {
-    const auto response = change_(engine_, head_.caller.name(), request_, raw_);
+    const auto response = change_(engine_, head_.caller, request_, raw_);
     raw_ = RawMessage();
     if (!response.ok()) return response.status();
     End(EncodeMessage(*response));
@@ -102,13 +102,14 @@ absl::StatusOr<DecodedWeights> Decode(Engine& engine, const std::string& owner,
   return DecodeWeights(request, &names);
 }
 
-absl::StatusOr<v1::PutWeightSetResponse> Put(Engine& engine, const std::string& owner,
+absl::StatusOr<v1::PutWeightSetResponse> Put(Engine& engine, const Caller& caller,
                                              const v1::PutWeightSetRequest& request, RawMessage& raw) {
-  absl::StatusOr<DecodedWeights> decoded = Decode(engine, owner, request);
+  absl::StatusOr<DecodedWeights> decoded = Decode(engine, caller.name(), request);
   if (!decoded.ok()) return decoded.status();
   const ProjectionInputs& came = decoded->projection;
   absl::StatusOr<std::shared_ptr<WeightSet>> set =
-      engine.weight_sets.Make({request.name(), request.version(), owner}, came, std::move(decoded->rotary));
+      engine.weight_sets.Make({request.name(), request.version(), caller.name()}, came, std::move(decoded->rotary),
+                              caller.policy().store_bytes_max);
   if (!set.ok()) return set.status();
   std::vector<DataExtent> extents;
   std::vector<FormWriter> writers;
@@ -134,11 +135,11 @@ absl::StatusOr<v1::PutWeightSetResponse> Put(Engine& engine, const std::string& 
   return response;
 }
 
-absl::StatusOr<v1::DeleteWeightSetResponse> Delete(Engine& engine, const std::string& owner,
+absl::StatusOr<v1::DeleteWeightSetResponse> Delete(Engine& engine, const Caller& caller,
                                                    const v1::DeleteWeightSetRequest& request, RawMessage&) {
   if (absl::Status status = CheckKnown(request); !status.ok()) return status;
   const absl::StatusOr<std::vector<std::shared_ptr<const WeightSet>>> sets =
-      engine.weight_sets.ToRemove(owner, request.name(), request.version());
+      engine.weight_sets.ToRemove(caller.name(), request.name(), request.version());
   if (!sets.ok()) return sets.status();
   for (const std::shared_ptr<const WeightSet>& set : *sets) {
     if (absl::Status status = engine.weight_files->Erase(set->head); !status.ok()) return status;

@@ -12,6 +12,7 @@ namespace attnd::server {
 namespace {
 
 constexpr std::int64_t kBlockBytes = 1 << 20;
+constexpr absl::string_view kOperator = "the operator";  // as an owner: no identity's name has a space
 
 // rows x columns elements -> to [columns, to_stride], elements of T, which lie anywhere.
 template <typename T>
@@ -171,7 +172,8 @@ absl::Status WeightSets::CheckHead(WeightSetHead& head) const {
 }
 
 absl::StatusOr<std::shared_ptr<WeightSet>> WeightSets::Make(WeightSetHead head, const ProjectionInputs& came,
-                                                            std::optional<RotaryInputs> rotary) const {
+                                                            std::optional<RotaryInputs> rotary,
+                                                            std::int64_t owner_bytes_max) const {
   if (absl::Status status = CheckHead(head); !status.ok()) return status;
   if (rotary && (rotary->q_positions || rotary->k_positions)) {
     return absl::InvalidArgumentError("rotary: with positions, expected none: a call's rows have theirs");
@@ -190,7 +192,8 @@ absl::StatusOr<std::shared_ptr<WeightSet>> WeightSets::Make(WeightSetHead head, 
     if (came.weights_transposed && tensor->shape.size() == 2) std::swap(tensor->shape[0], tensor->shape[1]);
     set->bytes += TensorBytes(*tensor);  // all of them together fit: CheckMeaning
   }
-  absl::StatusOr<StoreBytes> held = budget_.Take(set->head.owner, Describe(set->head), set->bytes);
+  absl::StatusOr<StoreBytes> held =
+      budget_.Take(set->head.from_file ? kOperator : set->head.owner, Describe(set->head), set->bytes, owner_bytes_max);
   if (!held.ok()) return held.status();
   set->held = *std::move(held);
   for (const auto& [role, member] : kProjectionTensors) {

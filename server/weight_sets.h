@@ -86,11 +86,13 @@ class WeightSets {
   std::vector<Listed> List(absl::string_view name = {}, std::int64_t version = 0) const;
   std::int64_t size() const;
 
-  // A set of tensors that come in these shapes, for which memory is taken; its tensors have room for their bytes, in
-  // their form, and nobody sees it. `came` needs no data. Errors name the wire's fields: INVALID_ARGUMENT for what
-  // means nothing, PERMISSION_DENIED when the name is another's, ALREADY_EXISTS, RESOURCE_EXHAUSTED.
+  // A set of tensors that come in these shapes, for which memory is taken, of the `owner_bytes_max` that its owner may
+  // keep together; its tensors have room for their bytes, in their form, and nobody sees it. `came` needs no data.
+  // Errors name the wire's fields: INVALID_ARGUMENT for what means nothing, PERMISSION_DENIED when the name is
+  // another's, ALREADY_EXISTS, RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<WeightSet>> Make(WeightSetHead head, const ProjectionInputs& came,
-                                                  std::optional<RotaryInputs> rotary) const;
+                                                  std::optional<RotaryInputs> rotary,
+                                                  std::int64_t owner_bytes_max = StoreBudget::kNoLimit) const;
   // What Make did, live: problems that begin from here on see it. Of an operator's, in place of the same version.
   void Publish(std::shared_ptr<const WeightSet> set);
   // What `owner` would take away: one version, or all of a name with 0. NOT_FOUND, PERMISSION_DENIED.

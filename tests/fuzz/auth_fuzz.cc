@@ -34,8 +34,8 @@ bool AllowsByHand(const Policy& policy, const std::string& method) {
 }
 
 void CheckPolicy(const Policy& policy) {
-  for (const std::int64_t limit :
-       {policy.requests_in_flight_max, policy.bytes_in_flight_max, policy.requests_per_second}) {
+  for (const std::int64_t limit : {policy.requests_in_flight_max, policy.bytes_in_flight_max,
+                                   policy.requests_per_second, policy.store_bytes_max}) {
     Check(limit >= 1, "a limit below 1");
   }
   Check(policy.priority_max >= attnd::v1::PRIORITY_LOW && policy.priority_max <= attnd::v1::PRIORITY_HIGH,

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import re
 import threading
 
 import grpc
 import numpy as np
 import pytest
 
+import weight_sets
 import wire
 from aftermath import good_call, leaves_nothing, long_request, memory_reserved
 from attnd.v1 import attention_pb2 as pb
@@ -319,16 +321,81 @@ def test_bytes_and_time_are_bounded():
         eventually("what says nothing lives for the server's time", lambda: names(store) == [])
 
 
+TOKENS = {name: f"token-of-{name}" for name in ("ann", "bob")}
+
+
+def write_auth(path, ann=None, anonymous=None):
+    """Everyone may call everything; what more the policies of ann and of those without a token say."""
+    more = {"ann": ann or {}, "bob": {}}
+    identities = [
+        {"name": name, "tokens_sha256": [hashlib.sha256(token.encode()).hexdigest()], "methods": ["*"], **more[name]}
+        for name, token in TOKENS.items()
+    ]
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({"identities": identities, "anonymous": {"methods": ["*"], **(anonymous or {})}}))
+    new.replace(path)
+
+
+def test_an_identity_keeps_no_more_than_its_policy_says(tmp_path):
+    path, limit = tmp_path / "auth.json", {"store_bytes_max": 1_000_000}
+    write_auth(path, ann=limit, anonymous=limit)
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    arrays = weight_sets.weights(1)
+    set_bytes = sum(4 * array.size for array in arrays.values())
+    (folder / "a.safetensors").write_bytes(weight_sets.safetensors(arrays))
+    (folder / "a.json").write_text(weight_sets.manifest("operators", 1, ["a.safetensors"]))
+    with AttndServer(f"--auth_file={path}", f"--weights_dir={folder}", admin=True) as server:
+        ann, bob, nobody = store_of(server, TOKENS["ann"]), store_of(server, TOKENS["bob"]), store_of(server)
+        anns_sets, bobs_sets = (weight_sets.Store(server, token) for token in TOKENS.values())
+
+        def is_full(store):
+            code, words = refusal(put, store, "more", np.zeros(100_000))
+            assert (code, "of 1000000 taken now (store_bytes_max of its policy)" in words) == (
+                "RESOURCE_EXHAUSTED", True
+            ), words
+            return "bytes of tensor more, of this identity: " in words
+
+        # Tensors and weight sets together; nobody else has less for it, and the operator's own are nobody's.
+        anns_sets.put("hers", arrays)
+        put(ann, "k", np.zeros(240_000 - set_bytes // 4))
+        assert is_full(ann)
+        code, words = refusal(anns_sets.put, "hers", arrays)
+        assert (code, "weight set hers version 2, of this identity: " in words) == ("RESOURCE_EXHAUSTED", True), words
+        code, words = refusal(put, ann, "never", np.zeros(250_001))
+        assert (code, "1000000 allowed (store_bytes_max of its policy)" in words) == ("RESOURCE_EXHAUSTED", True)
+        for name in ("k", "v"):
+            put(bob, name, np.zeros(250_000))
+        bobs_sets.put("his", arrays)
+        put(nobody, "k", np.zeros(240_000))
+        assert is_full(nobody)
+        # /statusz says who holds what.
+        page = re.sub("<[^>]*>", " ", server.admin("/statusz")[1])
+        held = {name: int(count) for name, count in re.findall(r"\n *(ann|bob|anonymous|the operator) +(\d+)", page)}
+        assert held["the operator"] == set_bytes
+        assert 960_000 <= held["ann"] < 1_000_000 and 960_000 <= held["anonymous"] < 1_000_000
+        assert 2_000_000 + set_bytes <= held["bob"] < 2_100_000
+        # What is given back may be taken again. A new limit holds from then on, and takes nothing away.
+        ann.DeleteTensor(store_pb2.DeleteTensorRequest(name="k"))
+        put(ann, "k", np.zeros(200_000))
+        write_auth(path, anonymous={"store_bytes_max": 1000})
+        eventually("the new file is live", lambda: "auth file reloaded" in server.log())
+        put(ann, "more", np.zeros(250_001))
+        assert refusal(put, nobody, "v", np.zeros(1))[0] == "RESOURCE_EXHAUSTED"
+        assert [t.name for t in nobody.ListTensors(store_pb2.ListTensorsRequest()).tensors] == ["k"]
+    # What was put before a restart counts after it.
+    write_auth(path, ann={"store_bytes_max": 2 * set_bytes - 1})
+    with AttndServer(f"--auth_file={path}", f"--weights_dir={folder}") as server:
+        anns_sets, bobs_sets = (weight_sets.Store(server, token) for token in TOKENS.values())
+        assert refusal(anns_sets.put, "hers", arrays)[0] == "RESOURCE_EXHAUSTED"
+        assert bobs_sets.put("his", arrays).version == 2
+
+
 def test_names_are_their_owners_alone(tmp_path):
-    token = {name: f"token-of-{name}" for name in ("ann", "bob")}
-    digest = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in token.items()}
     path = tmp_path / "auth.json"
-    path.write_text(json.dumps({
-        "identities": [{"name": n, "tokens_sha256": [d], "methods": ["*"]} for n, d in digest.items()],
-        "anonymous": {"methods": ["*"]},
-    }))
+    write_auth(path)
     with AttndServer(f"--auth_file={path}") as server:
-        ann, bob, nobody = store_of(server, token["ann"]), store_of(server, token["bob"]), store_of(server)
+        ann, bob, nobody = store_of(server, TOKENS["ann"]), store_of(server, TOKENS["bob"]), store_of(server)
         put(ann, "k", np.full((1, 1, 1, 1), 1.0))
         put(bob, "k", np.full((1, 1, 1, 1), 2.0))
         one = np.ones((1, 1, 1, 1))
@@ -336,9 +403,9 @@ def test_names_are_their_owners_alone(tmp_path):
         stub = attention_pb2_grpc.AttentionServiceStub(server.channel())
         values = {
             name: np.frombuffer(
-                stub.Attend(named, metadata=(("authorization", f"Bearer {token[name]}"),)).output.data, "<f4"
+                stub.Attend(named, metadata=(("authorization", f"Bearer {token}"),)).output.data, "<f4"
             )[0]
-            for name in token
+            for name, token in TOKENS.items()
         }
         assert values == {"ann": 1.0, "bob": 2.0}
         assert refusal(stub.Attend, named)[0] == "NOT_FOUND"

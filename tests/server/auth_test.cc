@@ -35,7 +35,7 @@ TEST(AuthTest, AWholeFile) {
       ParseAuth(absl::StrCat(R"({"identities":[{"name":"platform","tokens_sha256":[")", kDigestOfAbc,
                              R"("],"certificates":["spiffe://cluster/platform","platform.example"],
           "methods":["attnd.v1.AttentionService/*","grpc.health.v1.Health/Check"],"priority_max":"normal",
-          "requests_in_flight_max":3,"bytes_in_flight_max":1073741824,"requests_per_second":50}],
+          "requests_in_flight_max":3,"bytes_in_flight_max":1073741824,"requests_per_second":50,"store_bytes_max":7}],
          "anonymous":{"methods":["grpc.health.v1.Health/Check"]}})"));
   ASSERT_TRUE(rules.ok()) << rules.status();
   ASSERT_EQ(rules->identities.size(), 1u);
@@ -48,12 +48,14 @@ TEST(AuthTest, AWholeFile) {
   EXPECT_EQ(rule.policy.requests_in_flight_max, 3);
   EXPECT_EQ(rule.policy.bytes_in_flight_max, 1073741824);
   EXPECT_EQ(rule.policy.requests_per_second, 50);
+  EXPECT_EQ(rule.policy.store_bytes_max, 7);
   EXPECT_TRUE(rule.policy.Allows("attnd.v1.AttentionService/Plan"));
   EXPECT_TRUE(rule.policy.Allows("grpc.health.v1.Health/Check"));
   EXPECT_FALSE(rule.policy.Allows("grpc.health.v1.Health/Watch"));
   EXPECT_FALSE(rule.policy.Allows("attnd.v1.AttentionServiceOther/Plan"));
   ASSERT_TRUE(rules->anonymous.has_value());
   EXPECT_EQ(rules->anonymous->requests_per_second, Policy::kNoLimit);
+  EXPECT_EQ(rules->anonymous->store_bytes_max, Policy::kNoLimit);
   EXPECT_FALSE(rules->anonymous->Allows("attnd.v1.AttentionService/Attend"));
 }
 
@@ -86,6 +88,7 @@ TEST(AuthTest, WhatIsWrongIsNamed) {
       {With(R"(,"priority_max":"urgent")"), R"(priority_max: "urgent", expected "low", "normal" or "high")"},
       {With(R"(,"requests_in_flight_max":0)"), "requests_in_flight_max: 0, expected a whole number of at least 1"},
       {With(R"(,"bytes_in_flight_max":-5)"), "bytes_in_flight_max: -5, expected"},
+      {With(R"(,"store_bytes_max":"1 GiB")"), R"(store_bytes_max: "1 GiB", expected a whole number of at least 1)"},
       {With(R"(,"requests_per_second":1.5)"), "requests_per_second: 1.5, expected"},
       {With(R"(,"requests_per_second":18446744073709551615)"), "requests_per_second: 18446744073709551615, expected"},
       {R"({"anonymous":{}})", "anonymous.methods: absent"},

@@ -32,7 +32,7 @@ TEST(StatuszTest, WhatRunsAndWhatWasSlow) {
   config.drain_ms = 4321;
   Engine engine(Resolve(config));
   const std::string idle = StatusPage(engine, absl::Now());
-  EXPECT_EQ(CountOf(idle, "<p>none</p>"), 3u);
+  EXPECT_EQ(CountOf(idle, "<p>none</p>"), 4u);
   EXPECT_NE(idle.find("<td>drain_ms</td><td class=\"n\">4321</td><td class=\"n\">10000</td>"), std::string::npos);
   EXPECT_NE(idle.find(ATTND_VERSION), std::string::npos);
 
@@ -53,6 +53,15 @@ TEST(StatuszTest, WhatRunsAndWhatWasSlow) {
   EXPECT_EQ(page.find("<script"), std::string::npos);
   EXPECT_EQ(page.find("onload=\""), std::string::npos);
   for (const char c : page) EXPECT_TRUE((c >= 0x20 && c < 0x7f) || c == '\n');
+
+  const absl::StatusOr<StoreBytes> anyones = engine.store_budget.Take("", "tensor k", 70000),
+                                   someones = engine.store_budget.Take("a<b", "tensor k", 123456);
+  ASSERT_TRUE(anyones.ok() && someones.ok());
+  const std::string kept = StatusPage(engine, absl::Now());
+  EXPECT_NE(kept.find("<tr><td>a&lt;b</td><td class=\"n\">123456</td></tr>\n"
+                      "<tr><td>anonymous</td><td class=\"n\">70000</td></tr>\n"),
+            std::string::npos);
+  EXPECT_NE(kept.find("<td>named tensors and weight sets, bytes</td><td>193456 of "), std::string::npos);
 
   engine.lifecycle.BeginDrain();
   EXPECT_NE(StatusPage(engine, absl::Now()).find("(draining)"), std::string::npos);

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace attnd::server {
 namespace {
@@ -40,6 +41,35 @@ TEST(StoreBudgetTest, WhatCanNeverFitIsRefusedWithoutAnInvitation) {
   const absl::StatusOr<StoreBytes> never = store.Take("alice", "tensor k", 401);
   EXPECT_EQ(never.status(), absl::ResourceExhaustedError("tensor k: 401 bytes needed, 400 allowed (store_bytes_max)"));
   EXPECT_EQ(store.bytes_used(), 0);
+}
+
+TEST(StoreBudgetTest, AnOwnerHasItsPolicysShareAndNoMore) {
+  Budget budget({.bytes = 1000});
+  StoreBudget store(budget, 400);
+  absl::StatusOr<StoreBytes> first = store.Take("alice", "tensor k", 60, 100);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const absl::Status now = store.Take("alice", "tensor v", 41, 100).status();
+  EXPECT_EQ(now.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(now.message(),
+            "tensor v, of this identity: 41 bytes needed, 60 of 100 taken now (store_bytes_max of its policy); retry "
+            "after 200 ms");
+  // What can never fit is no matter of time.
+  EXPECT_EQ(store.Take("alice", "tensor v", 101, 100).status(),
+            absl::ResourceExhaustedError(
+                "tensor v, of this identity: 101 bytes needed, 100 allowed (store_bytes_max of its policy)"));
+  EXPECT_EQ(budget.bytes_used(), 60);  // nothing of what was refused
+  // Nobody else's share is touched, and who has no limit has what the flag leaves.
+  const absl::StatusOr<StoreBytes> other = store.Take("bob", "tensor v", 100, 100), free = store.Take("", "x", 240);
+  ASSERT_TRUE(other.ok() && free.ok());
+  EXPECT_EQ(store.Owners(),
+            (std::vector<std::pair<std::string, std::int64_t>>{{"", 240}, {"alice", 60}, {"bob", 100}}));
+  EXPECT_EQ(store.Take("carol", "x", 1).status().message(),
+            "x: 1 bytes needed, 400 of 400 taken now (store_bytes_max); retry after 200 ms");
+  // A limit that was lowered below what is there takes nothing away, and lets nothing in.
+  EXPECT_FALSE(store.Take("alice", "tensor v", 1, 50).ok());
+  first = StoreBytes();
+  EXPECT_EQ(store.Owners(), (std::vector<std::pair<std::string, std::int64_t>>{{"", 240}, {"bob", 100}}));
+  EXPECT_TRUE(store.Take("alice", "tensor v", 50, 50).ok());
 }
 
 TEST(StoreBudgetTest, NamesAreShortAndOfFewCharacters) {
