@@ -81,7 +81,12 @@ absl::Status WritePortFile(absl::string_view flag, const std::string& path, int 
 
 struct Server::Parts {
   explicit Parts(const ServerConfig& config)
-      : engine(config), gate(engine, access, health, !config.tls_certificate.empty()), acceptor(engine) {}
+      : engine(config), gate(engine, access, health, !config.tls_certificate.empty()), acceptor(engine) {
+    engine.metrics.AddGauge("attnd_tls_certificate_expiry_timestamp_seconds",
+                            "When the served certificate, or one of its chain, expires, in seconds since 1970; 0 "
+                            "without TLS.",
+                            [this] { return static_cast<double>(absl::ToUnixSeconds(tls.Expires())); });
+  }
   // Reads the auth file, the certificates and the weight sets, and again whenever they change.
   absl::Status LoadFiles();
   // Calls `address` as a client would, from now on.

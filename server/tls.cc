@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <utility>
 #include <vector>
 
@@ -117,6 +118,17 @@ absl::Status CheckPair(const CertificatePair& pair) {
   return CheckTime(*first);
 }
 
+absl::Time ExpiryOf(const std::string& chain) {
+  absl::Time first = absl::InfiniteFuture();
+  const Bio reader = Reader(chain);
+  while (const Certificate certificate = NextCertificate(reader)) {
+    std::tm parts{};
+    if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &parts) != 1) continue;
+    first = std::min(first, absl::FromTM(parts, absl::UTCTimeZone()));
+  }
+  return first;
+}
+
 absl::Status CheckAuthorities(const std::string& pem) {
   const Bio reader = Reader(pem);
   if (NextCertificate(reader) == nullptr) return absl::InvalidArgumentError("authorities of clients: none in PEM");
@@ -135,6 +147,7 @@ absl::Status Tls::Set(const CertificatePair& pair, const std::string& client_aut
   if (!status.ok()) return status;
   if (!client_authorities.empty()) status = Show(client_authorities, authorities_fd_);
   if (status.ok()) status = Show(absl::StrCat(pair.key, "\n", pair.chain), pair_fd_);
+  if (status.ok()) expires_ = absl::ToUnixSeconds(ExpiryOf(pair.chain));
   return status;
 }
 

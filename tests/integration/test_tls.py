@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import ssl
+import subprocess
 import threading
 
 import grpc
@@ -14,6 +15,7 @@ from attnd.v1 import attention_pb2 as pb
 from attnd.v1 import attention_pb2_grpc
 from attnd_server import AttndServer, eventually
 from certificates import Authority
+from prometheus_page import Page
 
 HANG_SECONDS_MAX = 60
 
@@ -158,6 +160,32 @@ def test_certificates_change_under_load_without_a_failed_call(pki, tmp_path):
         log = server.log()
         assert "the private key is not the certificate" in log
         assert log.count("certificates reloaded") == 2
+
+
+def end_of(certificate):
+    """When it expires, in seconds since 1970, by openssl's word."""
+    command = ["openssl", "x509", "-noout", "-enddate", "-in", certificate]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return ssl.cert_time_to_seconds(said.strip().partition("=")[2])
+
+
+def test_the_metrics_say_when_the_certificate_expires(pki, tmp_path):
+    name = "attnd_tls_certificate_expiry_timestamp_seconds"
+    with AttndServer(*live(pki, tmp_path), admin=True) as server:
+        assert Page(server).sum(name) == end_of(pki["server"] / "tls.crt")
+        # Of a chain the first to end.
+        long = Authority(tmp_path / "other").issue(tmp_path / "long", "long", days=30)
+        with open(long / "tls.crt", "ab") as chain:
+            chain.write((pki["server"] / "ca.crt").read_bytes())
+        live({"long": long}, tmp_path, "long")
+        eventually("it is live", lambda: Page(server).sum("attnd_tls_reloads_total", result="ok") == 1)
+        assert Page(server).sum(name) == end_of(pki["server"] / "ca.crt") < end_of(long / "tls.crt")
+        # What was not taken says nothing.
+        replace(pki["fresh"] / "tls.key", tmp_path / "tls.key")
+        eventually("it is refused", lambda: Page(server).sum("attnd_tls_reloads_total", result="failed") > 0)
+        assert Page(server).sum(name) == end_of(pki["server"] / "ca.crt")
+    with AttndServer(admin=True) as server:
+        assert Page(server).sum(name) == 0
 
 
 def test_a_unix_socket_stays_plain(pki, tmp_path):
