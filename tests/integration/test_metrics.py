@@ -14,7 +14,8 @@ from prometheus_page import Page, promtool
 
 @pytest.fixture
 def server():
-    with AttndServer(admin=True) as running:
+    # Without calls of its own, which would be counted too.
+    with AttndServer("--self_probe_ms=0", admin=True) as running:
         yield running
 
 
@@ -101,7 +102,7 @@ def test_a_cancelled_problem(server):
 
 def test_tiles_of_a_cancelled_problem():
     """One thread and a long row of tiles: what was not run is counted as cancelled, and nothing as skipped."""
-    with AttndServer("--threads=1", admin=True) as server:
+    with AttndServer("--threads=1", "--self_probe_ms=0", admin=True) as server:
         rows, heads = 4096, 64
         call = server.stub().Attend.future(random_request(heads, rows, 16), timeout=CALL_SECONDS_MAX)
         eventually("it computes", lambda: Page(server).sum("attnd_compute_units") > 0)
@@ -116,7 +117,8 @@ def test_tiles_of_a_cancelled_problem():
 
 
 def test_refusals_and_connections():
-    with AttndServer("--memory_bytes_max=150000000", "--connections_max=8", admin=True) as server:
+    flags = ("--memory_bytes_max=150000000", "--connections_max=8", "--self_probe_ms=0")
+    with AttndServer(*flags, admin=True) as server:
         with leaves_nothing(server):
             sent = queue.SimpleQueue()
             large = random_request(1, 2048, 1024)  # 40 MB with what it needs, and there are 64
