@@ -6,8 +6,8 @@ from attnd.v1 import attention_pb2 as pb
 from attnd_server import AttndServer, CALL_SECONDS_MAX
 
 CALLS = 30
-# A tenth of a second of compute each, and quick to send: what a caller needs between two calls is little beside it.
-ROWS = 1024
+# 50 ms of compute each, and quick to send: what a caller needs between two calls is little beside it.
+ROWS = 768
 
 
 def flood(server, request):
