@@ -174,7 +174,8 @@ def test_what_changes_something_is_asked_once(client, kept, between, method, how
     if (method, how) == ("AttendStream", "asyncio"):
         call = lambda client: client.attend_stream(Q, Q, Q)
     address, handler = between(1)
-    with pytest.raises(attnd.Unavailable, match="not now"):
+    # A stream of asyncio's that ends while it is written to does not know the words.
+    with pytest.raises(attnd.Unavailable, match="not now|ended while its request was being sent"):
         ask(how, address, call)
     assert handler.asked == [method]
 

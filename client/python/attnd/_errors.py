@@ -109,6 +109,8 @@ class Unavailable(Error, ConnectionError):
 _CLASSES = {kind.code: kind for kind in Error.__subclasses__()}
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 _DETAILS = "grpc-status-details-bin"
+# grpc.aio's words where a stream could not be written to, which it says in place of what the stream ended with.
+_NOT_SENT = "Internal error from Core"
 _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 
 
@@ -121,8 +123,12 @@ def of_number(code: int, message: str) -> Error:
     return of_code(_CODES.get(code, grpc.StatusCode.UNKNOWN), message)
 
 
-def of_rpc(error: Any) -> Error:
+def of_rpc(error: Any, seconds_left: float | None = None) -> Error:
     """Of what grpc or grpc.aio raised."""
+    if error.code() == grpc.StatusCode.INTERNAL and error.details() == _NOT_SENT:
+        if seconds_left is not None and seconds_left <= 0:
+            return DeadlineExceeded("Deadline Exceeded")
+        return Unavailable("the stream ended while its request was being sent")
     delays = [_retry_after_s(value) for name, value in error.trailing_metadata() or () if name == _DETAILS]
     return of_code(error.code(), error.details() or "", next(iter(delays), None))
 

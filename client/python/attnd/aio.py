@@ -280,4 +280,4 @@ class BlockStream(AsyncIterator[Block]):
         try:
             return bytes(await anext(self._replies_of_call))
         except grpc.RpcError as error:
-            raise _errors.of_rpc(error) from None
+            raise _errors.of_rpc(error, self._call.time_remaining()) from None
