@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -87,6 +88,17 @@ absl::Status FileWriter::Resize(std::int64_t bytes) {
 absl::Status FileWriter::Close() {
   if (::close(std::exchange(descriptor_, -1)) != 0) return SystemError(path_);
   return absl::OkStatus();
+}
+
+absl::Status CheckWritable(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0) {
+    if (S_ISDIR(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory"));
+    return ::access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : SystemError(path);
+  }
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
+  return ::access(folder.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : SystemError(path);
 }
 
 absl::Status WriteFile(const std::string& path, absl::string_view bytes) {

@@ -35,6 +35,9 @@ class FileWriter {
   int descriptor_ = -1;
 };
 
+// Whether a file could be written there, without touching it: so that work of minutes does not end in a misspelt
+// folder.
+absl::Status CheckWritable(const std::string& path);
 absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 
 }  // namespace attnd::client

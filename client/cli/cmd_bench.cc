@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/bench/arrivals.h"
 #include "client/cli/bench/compare.h"
+#include "client/cli/bench/interrupt.h"
 #include "client/cli/bench/measure.h"
 #include "client/cli/bench/report.h"
 #include "client/cli/bench/workload.h"
@@ -26,6 +27,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kSearchFirst = 100, kSearchHighest = 1e6;  // requests a second
 constexpr double kSearchTolerance = 0.02;
+constexpr double kSearchAnswersMin = 100;  // a p99 of fewer is their maximum
 
 // "-" is standard output.
 absl::Status Write(const Io& io, const std::string& path, const std::string& text) {
@@ -61,18 +63,17 @@ struct BenchCommand {
     const absl::StatusOr<Workload> workload = work.Make();
     if (!workload.ok()) return workload.status();
 
+    for (const std::string& path : {json, csv, html}) {
+      if (path.empty() || path == "-") continue;
+      const absl::Status writable = CheckWritable(path);
+      if (!writable.ok()) return writable;
+    }
+
     std::vector<Point> points;
     Json search;
-    if (slo.empty()) {
-      for (const Load& load : *loads) {
-        absl::StatusOr<Point> point = Measure(server, *workload, plan, load, io);
-        if (!point.ok()) return point.status();
-        points.push_back(*std::move(point));
-      }
-    } else {
-      const absl::Status searched = Search(io, *workload, loads->front(), &points, &search);
-      if (!searched.ok()) return searched;
-    }
+    // What ends the loads before their end leaves those before it, which are shown.
+    const absl::Status ended = MeasureAll(io, *workload, *loads, &points, &search);
+    if (points.empty()) return ended;
     Json report = {{"attn", ATTND_VERSION}, {"server", server.server}};
     report["call"] = work.protocol == "kserve" ? "ModelInfer" : plan.stream ? "stream" : "unary";
     report["seed"] = work.seed;
@@ -82,7 +83,24 @@ struct BenchCommand {
     if (!search.is_null()) report["search"] = search;
     const absl::Status shown = Show(io, report);
     if (!shown.ok()) return shown;
+    if (!ended.ok()) return ended;
     return Verdict(points, report, conditions);
+  }
+
+  // Below this rate a load has no p99.
+  double SearchLowest() const { return kSearchAnswersMin / plan.duration_s; }
+
+  absl::Status MeasureAll(const Io& io, const Workload& workload, const std::vector<Load>& loads,
+                          std::vector<Point>* points, Json* search) const {
+    const Interrupt interrupt;
+    if (!slo.empty()) return Search(io, workload, loads.front(), points, search);
+    for (const Load& load : loads) {
+      absl::StatusOr<Point> point = Measure(server, workload, plan, load, io);
+      if (!point.ok()) return point.status();
+      points->push_back(*std::move(point));
+      if (points->back().recorded.stopped) return Interrupted();
+    }
+    return absl::OkStatus();
   }
 
   // What is asked for one after another; where a search starts, when there is one.
@@ -94,11 +112,15 @@ struct BenchCommand {
     if (!slo.empty() && !concurrency.empty()) return UsageError("--slo searches for a rate, not for --concurrency");
     std::vector<Load> loads;
     if (!rate.empty() || !slo.empty()) {
-      if (rate.empty()) return std::vector<Load>{Load{kSearchFirst, 0}};
+      if (rate.empty()) return std::vector<Load>{Load{std::max(kSearchFirst, SearchLowest()), 0}};
       const absl::StatusOr<std::vector<double>> rates = ParseSweep("--rate", rate, 1e-3);
       if (!rates.ok()) return rates.status();
       for (const double value : *rates) loads.push_back({value, 0});
       if (!slo.empty() && loads.size() > 1) return UsageError("--slo takes one --rate, where its search begins");
+      if (!slo.empty() && *loads[0].rate < SearchLowest()) {
+        return UsageError(absl::StrCat("--slo: a p99 needs ", kSearchAnswersMin, " requests, which at --rate ", rate,
+                                       " are --duration_s ", Short(kSearchAnswersMin / *loads[0].rate), " or more"));
+      }
       return loads;
     }
     const absl::StatusOr<std::vector<double>> callers =
@@ -114,25 +136,29 @@ struct BenchCommand {
   }
 
   absl::Status Search(const Io& io, const Workload& workload, const Load& first, std::vector<Point>* points,
-                      Json* search) {
+                      Json* search) const {
     const absl::StatusOr<double> slo_us = ParseMicroseconds("--slo", slo);
     if (!slo_us.ok()) return slo_us.status();
     std::optional<double> limit;  // the lowest rate that this process could not drive
     const auto passes = [&](double tried) -> absl::StatusOr<bool> {
       absl::StatusOr<Point> point = Measure(server, workload, plan, {tried, 0}, io);
       if (!point.ok()) return point.status();
+      const bool stopped = point->recorded.stopped;
       const bool ours = !JudgeClient(*point).ok();
       const bool passed = !ours && WithinSlo(point->recorded, *slo_us);
       if (ours) limit = std::min(limit.value_or(tried), tried);
-      io.err << "rate " << Short(tried) << (passed ? ": in time\n" : ours ? ": too much for attn\n" : ": too late\n");
+      if (!stopped)
+        io.err << "rate " << Short(tried) << (passed ? ": in time\n" : ours ? ": too much for attn\n" : ": too late\n");
       // A rate that was tried twice has its second result.
       if (!points->empty() && points->back().rate == tried) points->pop_back();
       points->push_back(*std::move(point));
+      if (stopped) return Interrupted();
       return passed;
     };
-    const absl::StatusOr<RateSearch> found = SearchRate(*first.rate, kSearchHighest, kSearchTolerance, passes);
-    if (!found.ok()) return found.status();
+    const absl::StatusOr<RateSearch> found =
+        SearchRate(*first.rate, SearchLowest(), kSearchHighest, kSearchTolerance, passes);
     std::sort(points->begin(), points->end(), [](const Point& a, const Point& b) { return *a.rate < *b.rate; });
+    if (!found.ok()) return found.status();
     (*search)["slo_us"] = *slo_us;
     (*search)["rate"] = found->best;
     (*search)["too_late_at"] = found->failed;
@@ -191,14 +217,18 @@ struct BenchCommand {
         return absl::ResourceExhaustedError(absl::StrCat("attn was the bottleneck, not the server: it could not send ",
                                                          Short(search["too_late_at"].get<double>()), " requests/s"));
       }
-      if (search["rate"] == 0) return absl::ResourceExhaustedError(absl::StrCat("no rate keeps p99 under ", slo));
+      if (search["rate"] == 0)
+        return absl::ResourceExhaustedError(absl::StrCat("no rate keeps p99 under ", slo, "; ", Short(SearchLowest()),
+                                                         " requests/s are the least that --duration_s ",
+                                                         Short(plan.duration_s), " can tell a p99 of"));
     }
     std::vector<std::string> held;
     for (const Condition& condition : conditions) {
       for (const Json& point : report["points"]) {
         if (!condition.Holds(point)) continue;
         held.push_back(absl::StrCat(condition.text, " at ", point.contains("rate") ? "rate " : "concurrency ",
-                                    Short(point[point.contains("rate") ? "rate" : "concurrency"].get<double>())));
+                                    Short(point[point.contains("rate") ? "rate" : "concurrency"].get<double>()), " (",
+                                    condition.Got(point), ")"));
       }
     }
     if (!held.empty()) return absl::OutOfRangeError(absl::StrCat("--fail_if: ", absl::StrJoin(held, ", ")));

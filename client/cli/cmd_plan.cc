@@ -82,6 +82,9 @@ struct PlanCommand {
     if (!request.ok()) return request.status();
     const absl::StatusOr<std::unique_ptr<Client>> client = server.Connect();
     if (!client.ok()) return client.status();
+    if (const absl::Status writable = html.empty() ? absl::OkStatus() : CheckWritable(html); !writable.ok()) {
+      return writable;
+    }
     if (Sweeps()) return Sweep(io, **client, *shape);
     const absl::StatusOr<v1::PlanResponse> plan = (*client)->Plan(*request);
     if (!plan.ok()) return server.Explain(plan.status());

@@ -86,6 +86,7 @@ struct PaperServer : Sender {
   PaperServer(PaperClock& paper, Recorder& to, std::int64_t service)
       : clock(paper), recorder(to), service_ns(service) {}
   bool WaitForRoom() override { return false; }
+  bool Stopped() override { return recorder.stopped(); }
   void Send(std::int64_t due_ns) override {
     std::int64_t begin = std::max(clock.now, free_ns);
     if (begin >= stall_from && begin < stall_to) begin = stall_to;
@@ -151,6 +152,37 @@ TEST(PacerTest, ALoadThatTakesLongerToSendThanToBeDueIsTheClientsFault) {
   EXPECT_THAT(ReportTables({{"points", {json}}}), testing::HasSubstr("attn was the bottleneck"));
 }
 
+// Stopped at 4.02 s of 10: the 403 requests that were due until then, in steps of a sixth of a second and windows of a
+// third of the ten seconds, of which 24 steps are whole, one window is and one has 4.02 s - 3.33 s.
+TEST(PacerTest, AStoppedLoadHasThePointOfTheTimeUntilThen) {
+  PaperClock clock;
+  std::atomic<std::int64_t> stop{kNever};
+  Recorder recorder(0, 10 * kSecond, stop);
+  struct Stops : PaperServer {
+    Stops(PaperClock& paper, Recorder& to, std::atomic<std::int64_t>& ns) : PaperServer(paper, to, 0), stop(ns) {}
+    void Send(std::int64_t due_ns) override {
+      PaperServer::Send(due_ns);
+      if (due_ns == 4'020'000'000) stop = due_ns;
+    }
+    std::atomic<std::int64_t>& stop;
+  } server(clock, recorder, stop);
+  EXPECT_EQ(Pace(Arrivals::Constant(100), clock, 0, 10 * kSecond, kSecond, server), 0);
+  Point point;
+  point.rate = 100;
+  point.recorded = recorder.Snapshot();
+  EXPECT_TRUE(point.recorded.stopped);
+  EXPECT_EQ(point.recorded.answered, 403);
+  EXPECT_EQ(point.recorded.seconds(), 4.02);
+  EXPECT_EQ(point.recorded.timeline.size(), 24u);
+  EXPECT_NEAR(point.recorded.windows[0].seconds, 10.0 / 3, 1e-9);
+  EXPECT_NEAR(point.recorded.windows[1].seconds, 4.02 - 10.0 / 3, 1e-9);
+  const nlohmann::ordered_json json = ToJson(point);
+  EXPECT_EQ(json["stopped"], true);
+  EXPECT_EQ(json["windows"].size(), 2u);
+  EXPECT_EQ(json["unstable_because"], nlohmann::ordered_json({"it was stopped before its end"}));
+  EXPECT_NEAR(json["requests_per_second"].get<double>(), 403 / 4.02, 1e-9);
+}
+
 TEST(PacerTest, ASlowServerIsNotTheClientsFault) {
   PaperClock clock;
   Recorder recorder(0, 2 * kSecond);
@@ -178,7 +210,7 @@ TEST(SearchTest, FindsAKnownKneeWithinFivePercent) {
   };
   for (const double first : {1.0, 100.0, 500.0, 4000.0}) {
     loads = 0;
-    const absl::StatusOr<RateSearch> found = SearchRate(first, 1e6, 0.02, passes);
+    const absl::StatusOr<RateSearch> found = SearchRate(first, 1e-3, 1e6, 0.02, passes);
     ASSERT_TRUE(found.ok());
     EXPECT_NEAR(found->best, 500, 25) << first;
     EXPECT_GT(found->failed, found->best);
@@ -189,19 +221,24 @@ TEST(SearchTest, FindsAKnownKneeWithinFivePercent) {
 TEST(SearchTest, NoiseThatFailsAGoodRateNowAndThenDoesNotMoveTheKnee) {
   int loads = 0;
   const auto passes = [&](double rate) -> absl::StatusOr<bool> { return ++loads % 5 != 0 && rate <= 730; };
-  const absl::StatusOr<RateSearch> found = SearchRate(100, 1e6, 0.02, passes);
+  const absl::StatusOr<RateSearch> found = SearchRate(100, 1, 1e6, 0.02, passes);
   ASSERT_TRUE(found.ok());
   EXPECT_NEAR(found->best, 730, 0.05 * 730);
 }
 
 TEST(SearchTest, EndsAtBothEnds) {
   const auto always = [](double) -> absl::StatusOr<bool> { return true; };
-  EXPECT_EQ(SearchRate(100, 1000, 0.02, always)->best, 1000);
-  EXPECT_EQ(SearchRate(100, 1000, 0.02, always)->failed, 0);
-  const auto never = [](double) -> absl::StatusOr<bool> { return false; };
-  EXPECT_EQ(SearchRate(100, 1000, 0.02, never)->best, 0);
+  EXPECT_EQ(SearchRate(100, 1, 1000, 0.02, always)->best, 1000);
+  EXPECT_EQ(SearchRate(100, 1, 1000, 0.02, always)->failed, 0);
+  double least = 1e9;
+  const auto never = [&](double rate) -> absl::StatusOr<bool> {
+    least = std::min(least, rate);
+    return false;
+  };
+  EXPECT_EQ(SearchRate(100, 20, 1000, 0.02, never)->best, 0);
+  EXPECT_EQ(least, 25);  // the last halving that is no lower than 20
   const auto broken = [](double) -> absl::StatusOr<bool> { return absl::UnavailableError("gone"); };
-  EXPECT_EQ(SearchRate(100, 1000, 0.02, broken).status().message(), "gone");
+  EXPECT_EQ(SearchRate(100, 1, 1000, 0.02, broken).status().message(), "gone");
 }
 
 // 99 of 100 in time is enough, and what was refused or failed is late for ever.

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -206,7 +207,7 @@ TEST_F(BenchTest, ConditionsAndTheCheckDecideTheExitCode) {
   EXPECT_EQ(with({"--fail_if", "failed>0", "--fail_if", "p99>60s"}).code, 0);
   const Ran failed = with({"--fail_if", "failed>0", "--fail_if", "p50>0.001us"});
   EXPECT_EQ(failed.code, 1);
-  EXPECT_THAT(failed.err, HasSubstr("--fail_if: p50>0.001us at concurrency 1"));
+  EXPECT_THAT(failed.err, HasSubstr("--fail_if: p50>0.001us at concurrency 1 ("));
   const Ran checked = with({"--verify", "5"});
   EXPECT_EQ(checked.code, 0) << checked.err;
   EXPECT_THAT(checked.out, HasSubstr("5 rows against float64"));
@@ -314,6 +315,39 @@ TEST_F(BenchTest, ARegressionIsToldFromNoise) {
     wrong += change.verdict == Change::kNoise ? 0 : 1;
   }
   EXPECT_LE(wrong, 15);
+}
+
+// 50 of 1000 against none: 2.5758 standard deviations of sqrt(0.05 · 0.95 / 1000) around 0.05.
+TEST_F(BenchTest, WhatIsNotAnsweredIsComparedToo) {
+  const auto with = [](int requests, int refused, int failed, int unsent) {
+    nlohmann::json report = Paper(100, 0.1, 1);
+    report["points"][0].update({{"requests", requests}, {"refused", refused}, {"failed", failed}, {"unsent", unsent}});
+    return report;
+  };
+  EXPECT_EQ(Compare(with(1000, 0, 0, 0), with(900, 0, 0, 0), 0.03)->size(), 4u);
+  const std::vector<Change> lost = *Compare(with(1000, 0, 0, 0), with(950, 20, 29, 1), 0.03);
+  ASSERT_EQ(lost.size(), 5u);
+  EXPECT_EQ(lost[4].where, "rate 100");
+  EXPECT_DOUBLE_EQ(lost[4].change, 0.05);
+  EXPECT_NEAR(lost[4].low, 0.05 - 0.017752, 1e-6);
+  EXPECT_NEAR(lost[4].high, 0.05 + 0.017752, 1e-6);
+  EXPECT_EQ(lost[4].verdict, Change::kWorse);
+  EXPECT_THAT(ChangesTable(lost), HasSubstr("unanswered"));
+  EXPECT_EQ(Compare(with(950, 0, 50, 0), with(1000, 0, 0, 0), 0.03)->at(4).verdict, Change::kBetter);
+  EXPECT_EQ(Compare(with(1000, 0, 0, 0), with(999, 0, 1, 0), 0.03)->at(4).verdict, Change::kNoise);
+}
+
+TEST_F(BenchTest, PointsAreComparedInTheOrderOfTheirLoads) {
+  nlohmann::json report = Paper(100, 0.1, 1);
+  for (const double rate : {50, 1000, 200}) {
+    nlohmann::json point = report["points"][0];
+    point["rate"] = rate;
+    report["points"].push_back(std::move(point));
+  }
+  std::vector<std::string> where;
+  for (const Change& change : *Compare(report, report, 0.03)) where.push_back(change.where);
+  where.erase(std::unique(where.begin(), where.end()), where.end());
+  EXPECT_THAT(where, testing::ElementsAre("rate 50", "rate 100", "rate 200", "rate 1000"));
 }
 
 TEST_F(BenchTest, CompareIsAnExitCode) {

@@ -1,9 +1,12 @@
 """attn bench against a real server: on a terminal (tmux), with the server's metrics page, and for long."""
 
+import http.server
 import json
 import re
 import shlex
+import signal
 import subprocess
+import threading
 
 import pytest
 
@@ -64,6 +67,51 @@ def test_on_a_terminal_one_line_is_drawn_over_and_the_tables_fit(server, tmp_pat
     assert len(rows) == 6, text
     assert all(re.search(r"( [0-9.e+]+ (us|ms|s)){6}|( -){6}", re.sub(" +", " ", row)) for row in rows[:2]), text
     assert re.search(r"^150 answered, 0 refused, 0 failed$", text, re.MULTILINE), text
+    good_call(server)
+
+
+def test_ctrl_c_reports_what_was_measured_until_then(server, tmp_path):
+    report = tmp_path / "report.json"
+    words = ["bench", f"--server={server.address}", SHAPE, "--concurrency=1,2", "--duration_s=40", f"--json={report}"]
+    process = subprocess.Popen([BIN / "attn", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr.readline().startswith("callers 1  ")  # a tenth of the load has passed
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=CALL_SECONDS_MAX)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1
+    assert "stopping; what was measured follows" in err and err.endswith("attn bench: interrupted\n")
+    (point,) = json.loads(report.read_text())["points"]
+    assert point["stopped"] and point["requests"] > 0 and point["seconds"] < 40
+    assert not point["stable"] and point["unstable_because"] == ["it was stopped before its end"]
+    assert re.search(r"^\d+ answered, 0 refused, 0 failed$", out, re.MULTILINE), out
+    good_call(server)
+
+
+def test_a_load_that_cannot_be_measured_leaves_those_before_it(server, tmp_path):
+    pages = ["process_cpu_seconds_total 1\nprocess_resident_memory_bytes 2\n"] * 2  # before and after the first load
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if pages else 500)
+            self.end_headers()
+            self.wfile.write(pages.pop().encode() if pages else b"")
+
+        def log_message(self, *_):
+            pass
+
+    report = tmp_path / "report.json"
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as page:
+        threading.Thread(target=page.serve_forever, daemon=True).start()
+        metrics = f"--metrics=http://127.0.0.1:{page.server_port}/metrics"
+        ran = bench(server, "--concurrency=1,2", "--duration_s=0.3", metrics, f"--json={report}")
+        page.shutdown()
+    assert ran.returncode == 1 and "the metrics page does not say" in ran.stderr
+    (point,) = json.loads(report.read_text())["points"]
+    assert point["concurrency"] == 1 and point["requests"] > 0 and not point["stopped"]
+    assert " answered, 0 refused, 0 failed" in ran.stdout
     good_call(server)
 
 

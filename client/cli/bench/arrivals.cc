@@ -69,7 +69,7 @@ absl::StatusOr<double> ParseMicroseconds(absl::string_view flag, absl::string_vi
   return UsageError(absl::StrCat(flag, ": '", text, "', expected a time above 0 with its unit, as 5ms, 250us or 1.5s"));
 }
 
-absl::StatusOr<RateSearch> SearchRate(double first, double highest, double tolerance,
+absl::StatusOr<RateSearch> SearchRate(double first, double lowest, double highest, double tolerance,
                                       const std::function<absl::StatusOr<bool>(double rate)>& passes) {
   RateSearch found;
   double rate = std::min(first, highest);
@@ -87,7 +87,7 @@ absl::StatusOr<RateSearch> SearchRate(double first, double highest, double toler
       rate = std::min(2 * rate, highest);
     } else if (found.best == 0) {
       rate /= 2;
-      if (rate < first / 1024) return found;
+      if (rate < lowest) return found;
     } else {
       if (found.failed - found.best <= tolerance * found.best) return found;
       rate = (found.best + found.failed) / 2;

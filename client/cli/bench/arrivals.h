@@ -48,8 +48,8 @@ struct RateSearch {
 };
 // The highest rate that passes, from `first` on by doubling and then by halving what is left, until best and failed are
 // closer than `tolerance` (a share of best) or no rate below `highest` failed. A rate fails only when it does so twice
-// in a row, since noise can make a good one fail but seldom a bad one pass. Gives up below first / 1024.
-absl::StatusOr<RateSearch> SearchRate(double first, double highest, double tolerance,
+// in a row, since noise can make a good one fail but seldom a bad one pass. Gives up below `lowest`.
+absl::StatusOr<RateSearch> SearchRate(double first, double lowest, double highest, double tolerance,
                                       const std::function<absl::StatusOr<bool>(double rate)>& passes);
 
 }  // namespace attnd::client

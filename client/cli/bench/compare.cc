@@ -1,6 +1,7 @@
 #include "client/cli/bench/compare.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <random>
@@ -17,7 +18,8 @@ namespace {
 constexpr int kResamples = 2000;
 constexpr std::size_t kRun = 3;        // steps that are drawn together
 constexpr std::size_t kStepsMin = 12;  // with fewer there is no telling
-constexpr double kTail = 0.005;        // on either side: 99 %
+constexpr char kUnanswered[] = "unanswered";
+constexpr double kTail = 0.005;  // on either side: 99 %
 
 struct Metric {
   const char* name;
@@ -43,16 +45,17 @@ double ResampledMean(const std::vector<double>& steps, std::mt19937_64& generato
   return sum / static_cast<double>(taken);
 }
 
-// Where a point stands -> the point.
-absl::StatusOr<std::map<std::string, nlohmann::json>> Points(const nlohmann::json& report) {
+// Where a point stands, "rate " 100 -> the point.
+using PointsByPlace = std::map<std::pair<std::string, double>, nlohmann::json>;
+absl::StatusOr<PointsByPlace> Points(const nlohmann::json& report) {
   const absl::Status none = absl::InvalidArgumentError("a file to compare is no report of `attn bench --json`");
   if (!report.is_object() || !report.contains("points") || !report["points"].is_array()) return none;
-  std::map<std::string, nlohmann::json> points;
+  PointsByPlace points;
   for (const nlohmann::json& point : report["points"]) {
     if (!point.is_object() || !point.contains("timeline") || !point["timeline"].is_array()) return none;
     for (const char* name : {"rate", "concurrency"}) {
       if (point.contains(name) && point[name].is_number()) {
-        points[absl::StrCat(*name == 'r' ? "rate " : "callers ", Short(point[name].get<double>()))] = point;
+        points[{*name == 'r' ? "rate " : "callers ", point[name].get<double>()}] = point;
       }
     }
   }
@@ -92,6 +95,35 @@ Change CompareSteps(const std::vector<double>& before, const std::vector<double>
   return change;
 }
 
+// Requests of a point that were due, and those of them that were not answered.
+struct Unanswered {
+  double due = 0, lost = 0;
+  explicit Unanswered(const nlohmann::json& point) {
+    for (const char* name : {"requests", "refused", "failed", "unsent"}) {
+      const double count = point.contains(name) && point[name].is_number() ? point[name].get<double>() : 0;
+      due += count;
+      if (absl::string_view(name) != "requests") lost += count;
+    }
+  }
+  double share() const { return due > 0 ? lost / due : 0; }
+  double variance() const { return due > 0 ? share() * (1 - share()) / due : 0; }
+};
+
+Change CompareUnanswered(const Unanswered& before, const Unanswered& after) {
+  constexpr double kDeviations = 2.5758;  // of a normal distribution, within which 99 % lie
+  Change change;
+  change.metric = kUnanswered;
+  change.before = before.share();
+  change.after = after.share();
+  change.change = change.after - change.before;
+  const double half = kDeviations * std::sqrt(before.variance() + after.variance());
+  change.low = change.change - half;
+  change.high = change.change + half;
+  if (change.low > 0) change.verdict = Change::kWorse;
+  if (change.high < 0) change.verdict = Change::kBetter;
+  return change;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<Change>> Compare(const nlohmann::json& before, const nlohmann::json& after, double least) {
@@ -99,16 +131,21 @@ absl::StatusOr<std::vector<Change>> Compare(const nlohmann::json& before, const 
   if (!were.ok()) return were.status();
   if (!are.ok()) return are.status();
   std::vector<Change> changes;
-  for (const auto& [where, was] : *were) {
-    const auto is = are->find(where);
+  for (const auto& [place, was] : *were) {
+    const auto is = are->find(place);
     if (is == are->end()) continue;
     for (const Metric& metric : kMetrics) {
       Change change =
           CompareSteps(Steps(was, metric.field), Steps(is->second, metric.field), metric.more_is_better, least);
-      change.where = where;
+      change.where = absl::StrCat(place.first, Short(place.second));
       change.metric = metric.name;
       changes.push_back(std::move(change));
     }
+    const Unanswered before_it(was), after_it(is->second);
+    if (before_it.lost + after_it.lost == 0) continue;
+    Change change = CompareUnanswered(before_it, after_it);
+    change.where = changes.back().where;
+    changes.push_back(std::move(change));
   }
   if (changes.empty()) return absl::InvalidArgumentError("the reports have no rate or number of callers in common");
   return changes;
@@ -120,6 +157,7 @@ std::string ChangesTable(const std::vector<Change>& changes) {
   static constexpr const char* kVerdicts[] = {"noise", "better", "worse", "too short"};
   for (const Change& c : changes) {
     const auto number = [&](double value) {
+      if (c.metric == kUnanswered) return absl::StrFormat("%.2f %%", value * 100);
       return c.metric == "requests/s" ? absl::StrFormat("%.1f", value) : HumanMicroseconds(value);
     };
     if (c.verdict == Change::kTooShort) {

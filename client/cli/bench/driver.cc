@@ -320,6 +320,8 @@ class OpenLoop : public Sender {
     driver_.Send(driver_.lines()[next_++ % driver_.lines().size()], std::move(request));
   }
 
+  bool Stopped() override { return recorder_.stopped(); }
+
   void Late(std::int64_t due_ns, std::int64_t room_ns, std::int64_t sent_ns) override {
     recorder_.Late(due_ns, sent_ns - std::max(due_ns, room_ns), room_ns > due_ns);
   }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/ask.h"
 #include "client/cli/bench/call.h"
+#include "client/cli/bench/interrupt.h"
 #include "client/cli/bench/metrics_page.h"
 #include "client/cli/bench/progress.h"
 #include "client/cli/text.h"
@@ -55,6 +56,8 @@ absl::StatusOr<CheckResult> Verify(const ServerFlags& server, const Workload& wo
 
 }  // namespace
 
+absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
+
 bool WithinSlo(const Recorded& r, double slo_us) {
   // What was refused, failed or never sent is late for ever.
   const std::int64_t due = r.answered + r.refused + r.failures() + r.unsent;
@@ -77,6 +80,7 @@ absl::StatusOr<Point> Measure(const ServerFlags& server, const Workload& workloa
   options.stream = plan.stream;
   options.in_flight_max = plan.in_flight_max;
   options.seed = plan.seed;
+  if (Interrupt::at_ns() != kNever) return Interrupted();
   absl::StatusOr<std::unique_ptr<Driver>> driver = Driver::Connect(server, workload, options);
   if (!driver.ok()) return driver.status();
 
@@ -96,7 +100,7 @@ absl::StatusOr<Point> Measure(const ServerFlags& server, const Workload& workloa
   }
   const std::int64_t asked = NowNs();
   const std::int64_t begin = asked + Ns(plan.warm_up_s.value_or(load.rate ? 1 : 0));
-  Recorder recorder(begin, begin + Ns(plan.duration_s));
+  Recorder recorder(begin, begin + Ns(plan.duration_s), Interrupt::at_ns());
   {
     const Progress progress(
         io, load.rate ? absl::StrCat("rate ", Short(*load.rate)) : absl::StrCat("callers ", load.callers), recorder);
@@ -114,7 +118,8 @@ absl::StatusOr<Point> Measure(const ServerFlags& server, const Workload& workloa
     point.server = ServerUse{(after->cpu_seconds - before->cpu_seconds) / seconds, after->resident_bytes};
   }
   point.recorded = recorder.Snapshot();
-  if (plan.verify_rows > 0 && point.recorded.answered > 0) {
+  if (point.recorded.stopped && point.recorded.end_ns <= begin + 1) return Interrupted();
+  if (plan.verify_rows > 0 && point.recorded.answered > 0 && !point.recorded.stopped) {
     const absl::StatusOr<CheckResult> check = Verify(server, workload, (*driver)->TakeReplies(), plan);
     if (!check.ok()) return check.status();
     point.check = *check;

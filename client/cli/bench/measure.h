@@ -35,6 +35,10 @@ struct Load {
   std::int64_t callers = 1;
 };
 
+// What ends a command whose loads were interrupted.
+absl::Status Interrupted();
+
+// A load that is interrupted has the point of the time until then; CANCELLED when none of it counted yet.
 // An error when the server cannot be reached or what it says cannot be read; calls that fail are in the point.
 absl::StatusOr<Point> Measure(const ServerFlags& server, const Workload& workload, const LoadPlan& plan,
                               const Load& load, const Io& io);

@@ -1,11 +1,15 @@
 #include "client/cli/bench/pacer.h"
 
+#include <algorithm>
+
 namespace attnd::client {
 
 namespace {
 
 // Longer than a wake-up takes to be noticed, shorter than the gaps of the highest rates.
 constexpr std::int64_t kSpinNs = 15'000;
+// How often a long wait looks whether the load was stopped.
+constexpr std::int64_t kLookNs = 100'000'000;
 
 }  // namespace
 
@@ -30,7 +34,8 @@ std::int64_t Pace(Arrivals arrivals, ScheduleClock& clock, std::int64_t start_ns
   while (true) {
     const std::int64_t due = start_ns + arrivals.Next();
     if (due >= end_ns) return 0;
-    if (clock.Now() < due) clock.WaitUntil(due);
+    while (!sender.Stopped() && clock.Now() < due) clock.WaitUntil(std::min(due, clock.Now() + kLookNs));
+    if (sender.Stopped()) return 0;
     if (clock.Now() > end_ns + grace_ns) {
       std::int64_t left = 1;
       while (start_ns + arrivals.Next() < end_ns) ++left;

@@ -34,12 +34,14 @@ class Sender {
   virtual bool WaitForRoom() = 0;
   // Starts the request that was due at `due_ns` of the clock.
   virtual void Send(std::int64_t due_ns) = 0;
+  // Whether the load was stopped before its end.
+  virtual bool Stopped() { return false; }
   // How late it was: from when it was due, or from when there was room where that was later, until it was sent.
   virtual void Late(std::int64_t due_ns, std::int64_t room_ns, std::int64_t sent_ns) = 0;
 };
 
-// Sends what is due from `start_ns` until before `end_ns`. What could not be sent `grace_ns` after the end never is.
-// Returns how many were due and not sent.
+// Sends what is due from `start_ns` until before `end_ns`, or until the sender says that it is stopped. What could not
+// be sent `grace_ns` after the end never is. Returns how many were due and not sent.
 std::int64_t Pace(Arrivals arrivals, ScheduleClock& clock, std::int64_t start_ns, std::int64_t end_ns,
                   std::int64_t grace_ns, Sender& sender);
 

@@ -10,13 +10,11 @@ namespace {
 constexpr std::int64_t kStepsMax = 60;
 constexpr std::int64_t kStepNs = 50'000'000;
 
+const std::atomic<std::int64_t> never_stopped{kNever};
+
 }  // namespace
 
 double Recorded::seconds() const { return static_cast<double>(std::max(end_ns, last_done_ns) - begin_ns) / 1e9; }
-
-double Recorded::step_seconds() const {
-  return static_cast<double>(end_ns - begin_ns) / 1e9 / static_cast<double>(timeline.size());
-}
 
 std::int64_t Recorded::failures() const {
   std::int64_t sum = 0;
@@ -24,12 +22,15 @@ std::int64_t Recorded::failures() const {
   return sum;
 }
 
-Recorder::Recorder(std::int64_t begin_ns, std::int64_t end_ns)
-    : begin_ns_(begin_ns), end_ns_(std::max(end_ns, begin_ns + 1)) {
+Recorder::Recorder(std::int64_t begin_ns, std::int64_t end_ns) : Recorder(begin_ns, end_ns, never_stopped) {}
+
+Recorder::Recorder(std::int64_t begin_ns, std::int64_t end_ns, const std::atomic<std::int64_t>& stop_ns)
+    : begin_ns_(begin_ns), end_ns_(std::max(end_ns, begin_ns + 1)), stop_ns_(stop_ns) {
   recorded_.begin_ns = begin_ns_;
   recorded_.end_ns = end_ns_;
   const std::int64_t steps = std::clamp<std::int64_t>((end_ns_ - begin_ns_) / kStepNs, 1, kStepsMax);
   recorded_.timeline.resize(static_cast<std::size_t>(steps));
+  recorded_.step_seconds = static_cast<double>(end_ns_ - begin_ns_) / 1e9 / static_cast<double>(steps);
   for (Window& window : recorded_.windows) window.seconds = static_cast<double>(end_ns_ - begin_ns_) / 3e9;
 }
 
@@ -93,7 +94,19 @@ void Recorder::Unsent(std::int64_t count) {
 
 Recorded Recorder::Snapshot() const {
   const std::scoped_lock lock(mutex_);
-  return recorded_;
+  Recorded snapshot = recorded_;
+  if (!stopped()) return snapshot;
+  snapshot.stopped = true;
+  snapshot.end_ns = std::max(end_ns(), begin_ns_ + 1);
+  for (std::size_t w = 0; w < snapshot.windows.size(); ++w) {
+    Window& window = snapshot.windows[w];
+    const double begun = static_cast<double>(w) * window.seconds;
+    window.seconds = std::clamp(snapshot.seconds() - begun, 0.0, window.seconds);
+  }
+  // Whole steps: a rate over a part of one would be none.
+  const double whole = static_cast<double>(snapshot.end_ns - begin_ns_) / 1e9 / snapshot.step_seconds;
+  snapshot.timeline.resize(std::min(snapshot.timeline.size(), static_cast<std::size_t>(whole)));
+  return snapshot;
 }
 
 }  // namespace attnd::client

@@ -2,13 +2,16 @@
 // A request belongs to the moment it was due. Thread rule: any thread; a lock inside.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/cli/bench/interrupt.h"
 #include "client/cli/histogram.h"
 
 namespace attnd::client {
@@ -36,6 +39,8 @@ struct Moment {  // one step of the timeline
 
 struct Recorded {
   std::int64_t begin_ns = 0, end_ns = 0;  // what was due before does not count, and nothing is sent after
+  bool stopped = false;                   // the end came before its time
+  double step_seconds = 0;                // of the timeline
   std::int64_t last_done_ns = 0;
   std::int64_t answered = 0;
   std::int64_t refused = 0;  // RESOURCE_EXHAUSTED: the server protects itself
@@ -51,12 +56,13 @@ struct Recorded {
   std::vector<Moment> timeline;
 
   double seconds() const;  // from the first moment to the last, or to the last answer when that came later
-  double step_seconds() const;
   std::int64_t failures() const;
 };
 
 class Recorder {
  public:
+  // The load ends at end_ns, or when the clock reaches `stop_ns`, which may be set meanwhile and outlives this.
+  Recorder(std::int64_t begin_ns, std::int64_t end_ns, const std::atomic<std::int64_t>& stop_ns);
   Recorder(std::int64_t begin_ns, std::int64_t end_ns);
 
   void Done(const Outcome& outcome);
@@ -65,13 +71,15 @@ class Recorder {
   void Unsent(std::int64_t count);
 
   std::int64_t begin_ns() const { return begin_ns_; }
-  std::int64_t end_ns() const { return end_ns_; }
+  std::int64_t end_ns() const { return std::min(end_ns_, stop_ns_.load(std::memory_order_relaxed)); }
+  bool stopped() const { return end_ns() < end_ns_; }
   Recorded Snapshot() const;
 
  private:
   bool Counts(std::int64_t due_ns) const { return due_ns >= begin_ns_; }
 
-  const std::int64_t begin_ns_, end_ns_;
+  const std::int64_t begin_ns_, end_ns_;  // as planned
+  const std::atomic<std::int64_t>& stop_ns_;
   mutable std::mutex mutex_;
   Recorded recorded_;
 };

@@ -50,6 +50,12 @@ std::string Where(const Json& point) {
 
 double Mean(double sum, std::int64_t count) { return count == 0 ? 0 : sum / static_cast<double>(count); }
 
+// A number of the point, or of its latency; NaN where it has neither.
+double ValueOf(const std::string& name, const Json& point) {
+  if (point.contains(name)) return point[name].get<double>();
+  return point.contains("latency_us") ? point["latency_us"][name].get<double>() : NAN;
+}
+
 // Largest over smallest, less one, in percent.
 double SpreadPercent(const std::vector<double>& values) {
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
@@ -81,6 +87,7 @@ absl::Status JudgeClient(const Point& point) {
 }
 
 std::vector<std::string> Disagreements(const Recorded& recorded, double margin_percent) {
+  if (recorded.stopped) return {"it was stopped before its end"};
   std::vector<std::string> found;
   std::vector<double> rate, p50, p99;
   std::int64_t fewest = INT64_MAX;
@@ -116,6 +123,7 @@ Json ToJson(const Point& point) {
     json["concurrency"] = point.concurrency;
   }
   json["seconds"] = seconds;
+  json["stopped"] = r.stopped;
   json["requests"] = r.answered;
   json["refused"] = r.refused;
   json["failed"] = r.failures();
@@ -150,6 +158,7 @@ Json ToJson(const Point& point) {
   json["margin_percent"] = point.margin_percent;
   json["windows"] = Json::array();
   for (const Window& window : r.windows) {
+    if (window.seconds <= 0) continue;  // the load was stopped before it
     Json entry = {{"requests_per_second", static_cast<double>(window.answered) / window.seconds}};
     if (client.ok()) {
       entry["p50_us"] = window.latency_ns.Percentile(50) / 1e3;
@@ -161,7 +170,7 @@ Json ToJson(const Point& point) {
   double at = 0;
   for (const Moment& moment : r.timeline) {
     Json entry = {{"second", at},
-                  {"requests_per_second", static_cast<double>(moment.answered) / r.step_seconds()},
+                  {"requests_per_second", static_cast<double>(moment.answered) / r.step_seconds},
                   {"refused", moment.refused},
                   {"failed", moment.failed}};
     if (client.ok() && moment.answered > 0) {
@@ -170,7 +179,7 @@ Json ToJson(const Point& point) {
       entry["mean_us"] = moment.latency_ns.mean() / 1e3;
     }
     json["timeline"].push_back(entry);
-    at += r.step_seconds();
+    at += r.step_seconds;
   }
   if (point.server) json["server"] = {{"cpu", point.server->cpu}, {"resident_bytes", point.server->resident_bytes}};
   if (point.check) {
@@ -238,9 +247,14 @@ std::string ReportTables(const Json& report) {
                                   "\nattn and the server\n", calls.Text(), "\n", notes);
   if (report.contains("search")) {
     const Json& search = report["search"];
-    absl::StrAppend(&text, "p99 stays under ", HumanMicroseconds(search["slo_us"].get<double>()), " up to ",
-                    Short(search["rate"].get<double>()), " requests/s", search["limited_by"].is_null() ? "" : "; ",
-                    search["limited_by"].is_null() ? "" : search["limited_by"].get<std::string>(), "\n");
+    const std::string slo = HumanMicroseconds(search["slo_us"].get<double>());
+    if (search["rate"] == 0) {
+      absl::StrAppend(&text, "no rate that was tried keeps p99 under ", slo, "\n");
+    } else {
+      absl::StrAppend(&text, "p99 stays under ", slo, " up to ", Short(search["rate"].get<double>()), " requests/s");
+      if (!search["limited_by"].is_null()) absl::StrAppend(&text, "; ", search["limited_by"].get<std::string>());
+      absl::StrAppend(&text, "\n");
+    }
   }
   absl::StrAppend(&text, answered, " answered, ", refused, " refused, ", failed, " failed");
   std::string separator = " (";
@@ -318,15 +332,14 @@ absl::StatusOr<Condition> Condition::Parse(absl::string_view text) {
 }
 
 bool Condition::Holds(const Json& point) const {
-  double got = 0;
-  if (point.contains(name)) {
-    got = point[name].get<double>();
-  } else if (point.contains("latency_us")) {
-    got = point["latency_us"][name].get<double>();
-  } else {
-    return false;
-  }
+  const double got = ValueOf(name, point);
   return above ? got > value : got < value;
+}
+
+std::string Condition::Got(const Json& point) const {
+  const double got = ValueOf(name, point);
+  if (std::isnan(got)) return "";
+  return point.contains(name) ? Short(got) : HumanMicroseconds(got);
 }
 
 }  // namespace attnd::client

@@ -61,6 +61,8 @@ struct Condition {
 
   static absl::StatusOr<Condition> Parse(absl::string_view text);
   bool Holds(const nlohmann::ordered_json& point) const;
+  // What the point has of it, in people's units; nothing where it does not apply.
+  std::string Got(const nlohmann::ordered_json& point) const;
 };
 
 // The percentiles that are reported.

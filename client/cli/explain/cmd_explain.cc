@@ -39,6 +39,9 @@ struct ExplainCommand {
   bool json = false, summary = false, why_scale = false;
 
   absl::Status Run(const Io& io) const {
+    if (const absl::Status writable = html.empty() ? absl::OkStatus() : CheckWritable(html); !writable.ok()) {
+      return writable;
+    }
     absl::StatusOr<Problem> problem = problem_flags.AnyInput() ? problem_flags.Load() : BuiltIn();
     if (!problem.ok()) return problem.status();
     const absl::StatusOr<std::unique_ptr<Client>> client = server.Connect();
