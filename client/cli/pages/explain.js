@@ -591,7 +591,8 @@ function drawWhyScale(why) {
   const series = (of) => [["unscaled", "as q · k comes"], ["scaled", "divided by √d"]].map(
       ([way, name]) => ({name, points: widths.map((width) => [width.d, width[way][of]])}));
   const chart = (title, label, log, of) =>
-      el("div", {class: "scroll"}, lineChart({title, x: {label: "d", log: true}, y: {label, log}, series: series(of)}));
+      el("div", {class: "scroll drawn"}, lineChart(
+          {title, x: {label: "d", log: true}, y: {label, log}, series: series(of), room: 500}));
   const cells = (way) => [["spread", 2], ["entropy_bits", 2], ["effective_keys", 1]].map(
       ([of, digits]) => el("td", {"data-value": way[of]}, fixed(way[of], digits)));
   const heading = ["spread", "entropy, bits", "effective keys"];

@@ -1,19 +1,7 @@
 // Draws what attn plan --sweep found: compute and memory over the number of tokens.
 
 const lengths = data.lengths;
-const bytesOf = (value) => {
-  const units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
-  let unit = 0;
-  for (; value >= 1024 && unit + 1 < units.length; ++unit) value /= 1024;
-  return `${Number(value.toPrecision(3))} ${units[unit]}`;
-};
 const countOf = (value) => (value < 1e5 ? String(value) : value.toExponential(2).replace("e+", "e"));
-const timeOf = (us) => {
-  for (const [unit, size] of [["h", 3.6e9], ["min", 6e7], ["s", 1e6], ["ms", 1e3]]) {
-    if (us >= size) return `${Number((us / size).toPrecision(3))} ${unit}`;
-  }
-  return `${us} µs`;
-};
 const pointsOf = (field, per = 1) => lengths.map((length) => [length.tokens, length[field] / per]);
 // Figures of one head stand in the charts of one head.
 const marksOf = (fields) => data.figures.filter((figure) => figure.heads === 1 && fields.includes(figure.field))
