@@ -345,7 +345,9 @@ TEST_F(BenchTest, PointsAreComparedInTheOrderOfTheirLoads) {
     report["points"].push_back(std::move(point));
   }
   std::vector<std::string> where;
-  for (const Change& change : *Compare(report, report, 0.03)) where.push_back(change.where);
+  const absl::StatusOr<std::vector<Change>> changes = Compare(report, report, 0.03);
+  ASSERT_TRUE(changes.ok());
+  for (const Change& change : *changes) where.push_back(change.where);
   where.erase(std::unique(where.begin(), where.end()), where.end());
   EXPECT_THAT(where, testing::ElementsAre("rate 50", "rate 100", "rate 200", "rate 1000"));
 }
