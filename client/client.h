@@ -129,6 +129,7 @@ class Client {
   absl::StatusOr<bool> Health(const std::string& service = "", const CallOptions& options = {});
 
  private:
+  friend class Store;
   explicit Client(std::unique_ptr<ClientState> state);
   std::unique_ptr<ClientState> state_;
 };

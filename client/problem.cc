@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace attnd::client {
@@ -13,53 +14,6 @@ namespace attnd::client {
 namespace {
 
 std::vector<std::int64_t> Shape(const v1::Tensor& tensor) { return {tensor.shape().begin(), tensor.shape().end()}; }
-
-// B, Hq, Hkv, Nq, Nk, d_k, d_v of a request; d_out is 0 without w_o.
-struct Sizes {
-  std::int64_t batch = 0, q_heads = 0, kv_heads = 0, q_rows = 0, kv_rows = 0, d_k = 0, d_v = 0, d_out = 0;
-};
-
-absl::StatusOr<Sizes> SizesOf(const v1::AttendRequest& request) {
-  Sizes sizes;
-  if (request.has_x()) {
-    const v1::Projection& projection = request.projection();
-    const auto columns = [&](const v1::Tensor& weight) -> std::int64_t {
-      return weight.shape_size() == 2 ? weight.shape(projection.weights_transposed() ? 0 : 1) : 0;
-    };
-    if (request.x().shape_size() != 3 || projection.q_heads() < 1 || projection.kv_heads() < 1) {
-      return absl::InvalidArgumentError("x or projection has no usable shape");
-    }
-    sizes.batch = request.x().shape(0);
-    sizes.q_rows = sizes.kv_rows = request.x().shape(1);
-    sizes.q_heads = projection.q_heads();
-    sizes.kv_heads = projection.kv_heads();
-    sizes.d_k = columns(projection.w_q()) / sizes.q_heads;
-    sizes.d_v = columns(projection.w_v()) / sizes.kv_heads;
-    if (projection.has_w_o()) sizes.d_out = columns(projection.w_o());
-    return sizes;
-  }
-  const v1::Tensor &q = request.q(), &k = request.k(), &v = request.v();
-  if (q.shape_size() != 4 || k.shape_size() != 4 || v.shape_size() != 4) {
-    return absl::InvalidArgumentError("q, k and v are not of rank 4");
-  }
-  const bool bnhd = request.options().layout() == v1::LAYOUT_BNHD;
-  const int heads = bnhd ? 2 : 1, rows = bnhd ? 1 : 2;
-  sizes.batch = q.shape(0);
-  sizes.q_heads = q.shape(heads);
-  sizes.q_rows = q.shape(rows);
-  sizes.d_k = q.shape(3);
-  sizes.kv_heads = k.shape(heads);
-  sizes.kv_rows = k.shape(rows);
-  sizes.d_v = v.shape(3);
-  if (request.options().has_page_table()) {
-    const v1::Tensor& table = request.options().page_table();
-    if (table.shape_size() != 2) return absl::InvalidArgumentError("page_table is not of rank 2");
-    const absl::StatusOr<std::int64_t> keys = ElementCount({table.shape(1), sizes.kv_rows});
-    if (!keys.ok()) return keys.status();
-    sizes.kv_rows = *keys;
-  }
-  return sizes;
-}
 
 // The tensors that stand in the message itself, by their paths.
 std::vector<std::pair<std::string, v1::Tensor*>> TensorsOf(google::protobuf::Message* message,
@@ -77,6 +31,11 @@ std::vector<std::pair<std::string, v1::Tensor*>> TensorsOf(google::protobuf::Mes
 }
 
 }  // namespace
+
+// B, Hq, Hkv, Nq, Nk, d_k, d_v of a request; d_out is 0 without w_o.
+struct Problem::Sizes {
+  std::int64_t batch = 0, q_heads = 0, kv_heads = 0, q_rows = 0, kv_rows = 0, d_k = 0, d_v = 0, d_out = 0;
+};
 
 v1::Tensor ToTensor(Array array) {
   v1::Tensor tensor;
@@ -151,6 +110,101 @@ absl::StatusOr<Problem> Problem::FromX(Array x, v1::Projection projection) {
   return problem;
 }
 
+const v1::Tensor* Problem::Find(const std::string& path) const {
+  const auto stored = stored_.find(path);
+  if (stored != stored_.end()) return &stored->second;
+  const google::protobuf::Message* message = request_.get();
+  for (const absl::string_view part : absl::StrSplit(path, '.')) {
+    const google::protobuf::Reflection& reflection = *message->GetReflection();
+    const auto* field = message->GetDescriptor()->FindFieldByName(std::string(part));
+    if (stored_projection_ && message == request_.get() && part == "projection") {
+      message = &*stored_projection_;
+      continue;
+    }
+    if (field == nullptr || field->is_repeated() || field->message_type() == nullptr ||
+        !reflection.HasField(*message, field)) {
+      return nullptr;
+    }
+    message = &reflection.GetMessage(*message, field);
+  }
+  return dynamic_cast<const v1::Tensor*>(message);
+}
+
+std::vector<std::int64_t> Problem::ShapeOf(const std::string& path) const {
+  const v1::Tensor* tensor = Find(path);
+  return tensor == nullptr ? std::vector<std::int64_t>() : Shape(*tensor);
+}
+
+absl::Status Problem::UseStored(const std::string& path, const std::string& name) {
+  const v1::Tensor* given = Find(path);
+  if (given == nullptr || stored_projection_) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": nothing was given for it that could have a name"));
+  }
+  v1::Tensor head;
+  head.set_dtype(given->dtype());
+  *head.mutable_shape() = given->shape();
+  google::protobuf::Message* message = &Mutable();
+  for (const absl::string_view part : absl::StrSplit(path, '.')) {
+    message =
+        message->GetReflection()->MutableMessage(message, message->GetDescriptor()->FindFieldByName(std::string(part)));
+  }
+  message->Clear();
+  dynamic_cast<v1::Tensor&>(*message).set_name(name);
+  stored_[path] = std::move(head);
+  return absl::OkStatus();
+}
+
+void Problem::UseWeightSet(const std::string& name, std::int64_t version) {
+  stored_projection_ = std::move(*Mutable().mutable_projection());
+  request_->clear_projection();
+  request_->mutable_weight_set()->set_name(name);
+  request_->mutable_weight_set()->set_version(version);
+}
+
+absl::StatusOr<Problem::Sizes> Problem::SizesOf() const {
+  Sizes sizes;
+  if (request_->has_x()) {
+    const v1::Projection& projection = stored_projection_ ? *stored_projection_ : request_->projection();
+    const std::vector<std::int64_t> x = ShapeOf("x");
+    const auto columns = [&](const char* weight) -> std::int64_t {
+      const std::vector<std::int64_t> shape = ShapeOf(weight);
+      return shape.size() == 2 ? shape[projection.weights_transposed() ? 0 : 1] : 0;
+    };
+    if (x.size() != 3 || projection.q_heads() < 1 || projection.kv_heads() < 1) {
+      return absl::InvalidArgumentError("x or projection has no usable shape");
+    }
+    sizes.batch = x[0];
+    sizes.q_rows = sizes.kv_rows = x[1];
+    sizes.q_heads = projection.q_heads();
+    sizes.kv_heads = projection.kv_heads();
+    sizes.d_k = columns("projection.w_q") / sizes.q_heads;
+    sizes.d_v = columns("projection.w_v") / sizes.kv_heads;
+    if (projection.has_w_o()) sizes.d_out = columns("projection.w_o");
+    return sizes;
+  }
+  const std::vector<std::int64_t> q = ShapeOf("q"), k = ShapeOf("k"), v = ShapeOf("v");
+  if (q.size() != 4 || k.size() != 4 || v.size() != 4) {
+    return absl::InvalidArgumentError("q, k and v are not of rank 4");
+  }
+  const bool bnhd = request_->options().layout() == v1::LAYOUT_BNHD;
+  const std::size_t heads = bnhd ? 2 : 1, rows = bnhd ? 1 : 2;
+  sizes.batch = q[0];
+  sizes.q_heads = q[heads];
+  sizes.q_rows = q[rows];
+  sizes.d_k = q[3];
+  sizes.kv_heads = k[heads];
+  sizes.kv_rows = k[rows];
+  sizes.d_v = v[3];
+  if (request_->options().has_page_table()) {
+    const std::vector<std::int64_t> table = ShapeOf("options.page_table");
+    if (table.size() != 2) return absl::InvalidArgumentError("page_table is not of rank 2");
+    const absl::StatusOr<std::int64_t> keys = ElementCount({table[1], sizes.kv_rows});
+    if (!keys.ok()) return keys.status();
+    sizes.kv_rows = *keys;
+  }
+  return sizes;
+}
+
 Array Problem::WithHeadDimension(Array broadcast) const {
   if (dropped_ == "H" && broadcast.shape.size() == 3) broadcast.shape.insert(broadcast.shape.begin() + 1, 1);
   return broadcast;
@@ -176,12 +230,13 @@ bool Problem::Wants(v1::OutputKind kind) const {
 
 absl::Status Problem::SetWireDType(DType dtype) {
   v1::AttendRequest& request = Mutable();
-  const auto before = static_cast<DType>((request.has_x() ? request.x() : request.q()).dtype());
+  const auto before = static_cast<DType>(Find(request.has_x() ? "x" : "q")->dtype());
   std::vector<std::pair<std::string, v1::Tensor*>> tensors = TensorsOf(&request, "");
   if (request.has_projection()) {
     for (auto& weight : TensorsOf(request.mutable_projection(), "projection.")) tensors.push_back(weight);
   }
   for (const auto& [path, tensor] : tensors) {
+    if (!tensor->name().empty()) continue;  // stays as it is stored
     Array array{static_cast<DType>(tensor->dtype()), Shape(*tensor), std::move(*tensor->mutable_data())};
     absl::StatusOr<Array> converted = Convert(std::move(array), dtype);
     if (!converted.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", converted.status().message()));
@@ -193,7 +248,9 @@ absl::Status Problem::SetWireDType(DType dtype) {
 
 DType Problem::output_dtype() const {
   const v1::DataType asked = request_->options().output_dtype();
-  return static_cast<DType>(asked != 0 ? asked : (request_->has_x() ? request_->x() : request_->q()).dtype());
+  if (asked != 0) return static_cast<DType>(asked);
+  const v1::Tensor* from = Find(request_->has_x() ? "x" : "q");
+  return static_cast<DType>(from == nullptr ? 0 : from->dtype());
 }
 
 DType Problem::AnswerDType(v1::OutputKind kind, DType sent) const {
@@ -233,12 +290,12 @@ absl::StatusOr<std::int64_t> Problem::reply_bytes() const {
 absl::string_view Problem::Dimensions(v1::OutputKind kind) const {
   if (kind == v1::OUTPUT_KIND_LSE) return "BHN";
   if (kind != v1::OUTPUT_KIND_OUTPUT) return "BHNC";
-  if (request_->projection().has_w_o()) return "BNC";
+  if ((stored_projection_ ? *stored_projection_ : request_->projection()).has_w_o()) return "BNC";
   return request_->options().layout() == v1::LAYOUT_BNHD ? "BNHC" : "BHNC";
 }
 
 absl::StatusOr<OutputLayout> Problem::LayoutOf(v1::OutputKind kind) const {
-  const absl::StatusOr<Sizes> sizes = SizesOf(*request_);
+  const absl::StatusOr<Sizes> sizes = SizesOf();
   if (!sizes.ok()) return sizes.status();
   OutputLayout layout;
   layout.batch = sizes->batch;
@@ -253,7 +310,7 @@ absl::StatusOr<OutputLayout> Problem::LayoutOf(v1::OutputKind kind) const {
     layout.rows = sizes->kv_rows;
     layout.columns = kind == v1::OUTPUT_KIND_PROJECTED_K ? sizes->d_k : sizes->d_v;
   }
-  if (kind == v1::OUTPUT_KIND_OUTPUT && request_->projection().has_w_o()) {
+  if (kind == v1::OUTPUT_KIND_OUTPUT && Dimensions(kind) == "BNC") {
     layout.heads = 1;
     layout.columns = sizes->d_out;
   }

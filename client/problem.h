@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,6 +54,15 @@ class Problem {
   // stays so in request(). The output travels in the same type unless options().output_dtype asks for one, and an
   // answer holds it in the type that q (or x) had where that is wider. INVALID_ARGUMENT names a tensor without floats.
   absl::Status SetWireDType(DType dtype);
+  // The tensor at that path of the contract ("k", "options.mask", "projection.w_q") travels as the name of one that the
+  // server has (client/store.h); what was given for it says its dtype and shape, as they are stored, and its bytes are
+  // dropped. Where rows were appended since, an answer whose shape depends on them is INTERNAL. INVALID_ARGUMENT for a
+  // path where nothing was given.
+  absl::Status UseStored(const std::string& path, const std::string& name);
+  // The projection that x was given with stays on the server as a weight set, likewise. Version 0: the newest.
+  void UseWeightSet(const std::string& name, std::int64_t version);
+  // Whether any of that was done: such a problem's numbers are not all here.
+  bool uses_stored() const { return !stored_.empty() || stored_projection_.has_value(); }
   // Everything else: scale, causal, lengths, ... Its layout is FromQkv's. Not to be kept: the reference is good until
   // the next call with this problem, or of a method that changes it.
   v1::Options& options() { return *Mutable().mutable_options(); }
@@ -62,7 +72,7 @@ class Problem {
   void Want(v1::OutputKind kind);
   bool Wants(v1::OutputKind kind) const;
 
-  // What goes on the wire. Shapes are of full rank.
+  // What goes on the wire. Shapes are of full rank; what is a name there has none.
   const v1::AttendRequest& request() const { return *request_; }
   // The same for who needs it longer: it does not change while anyone but the problem holds it.
   std::shared_ptr<const v1::AttendRequest> shared_request() const { return request_; }
@@ -75,6 +85,8 @@ class Problem {
   // shapes contradict each other.
   absl::StatusOr<std::int64_t> reply_bytes() const;
 
+  // The shape of the tensor at that path, stored ones too; empty where there is none.
+  std::vector<std::int64_t> ShapeOf(const std::string& path) const;
   // INVALID_ARGUMENT when the shapes contradict each other (the server says it better: ask it first).
   absl::StatusOr<OutputLayout> LayoutOf(v1::OutputKind kind) const;
   // A reply's full shape without the dimensions that the caller's arrays do not have. INTERNAL when the rank is wrong.
@@ -82,6 +94,10 @@ class Problem {
                                                           const std::vector<std::int64_t>& shape) const;
 
  private:
+  // The tensor at that path with its dtype and shape, whether it or its name travels; null where there is none.
+  const v1::Tensor* Find(const std::string& path) const;
+  struct Sizes;
+  absl::StatusOr<Sizes> SizesOf() const;
   // The letters of an output's dimensions: B, H, N and C for columns.
   absl::string_view Dimensions(v1::OutputKind kind) const;
   Array WithHeadDimension(Array broadcast) const;
@@ -89,8 +105,10 @@ class Problem {
   v1::AttendRequest& Mutable();
 
   std::shared_ptr<v1::AttendRequest> request_ = std::make_shared<v1::AttendRequest>();
-  std::optional<DType> callers_dtype_;  // q's or x's before SetWireDType
-  std::string dropped_;                 // letters of Dimensions that answers lose
+  std::map<std::string, v1::Tensor> stored_;         // dtype and shape of what travels as a name, by path
+  std::optional<v1::Projection> stored_projection_;  // the same of a weight set's tensors
+  std::optional<DType> callers_dtype_;               // q's or x's before SetWireDType
+  std::string dropped_;                              // letters of Dimensions that answers lose
 };
 
 }  // namespace attnd::client

@@ -44,6 +44,54 @@ TEST(ProblemTest, RankThreeIsOneHead) {
   EXPECT_EQ(WireShape(problem->request().options().bias()), (Shape{5, 3}));
 }
 
+// On the wire a stored tensor is its name alone; what answers are like is known from what was given for it.
+TEST(ProblemTest, WhatTheServerHasTravelsAsItsName) {
+  const auto bare = [](Shape shape) { return Array{DType::kFloat32, std::move(shape), {}}; };
+  absl::StatusOr<Problem> problem = Problem::FromQkv(Ones({2, 6, 5, 4}), bare({2, 3, 7, 4}), bare({2, 3, 7, 8}));
+  ASSERT_TRUE(problem.ok());
+  EXPECT_FALSE(problem->uses_stored());
+  ASSERT_TRUE(problem->UseStored("k", "chat.k").ok());
+  ASSERT_TRUE(problem->UseStored("v", "chat.v").ok());
+  problem->SetMask(Array{DType::kBool, {5, 7}, {}});
+  ASSERT_TRUE(problem->UseStored("options.mask", "chat.mask").ok());
+  EXPECT_TRUE(problem->uses_stored());
+  v1::Tensor name;
+  name.set_name("chat.k");
+  EXPECT_EQ(problem->request().k().SerializeAsString(), name.SerializeAsString());
+  name.set_name("chat.mask");
+  EXPECT_EQ(problem->request().options().mask().SerializeAsString(), name.SerializeAsString());
+  EXPECT_EQ(problem->ShapeOf("v"), (Shape{2, 3, 7, 8}));
+  EXPECT_EQ(problem->ShapeOf("options.bias"), Shape());
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_OUTPUT)->shape, (Shape{2, 6, 5, 8}));
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_WEIGHTS)->shape, (Shape{2, 6, 5, 7}));
+  EXPECT_EQ(problem->request_bytes(), 4 * 2 * 6 * 5 * 4);
+  ASSERT_TRUE(problem->SetWireDType(DType::kFloat16).ok());  // of what is here
+  EXPECT_EQ(problem->request().v().name(), "chat.v");
+  EXPECT_EQ(problem->request().q().dtype(), v1::DATA_TYPE_FLOAT16);
+  EXPECT_FALSE(problem->UseStored("options.bias", "b").ok());
+  EXPECT_FALSE(problem->UseStored("options.scale", "s").ok());
+  EXPECT_FALSE(SliceRows(*problem, 0, 0, {0}, {2, 2}).ok());
+}
+
+TEST(ProblemTest, AWeightSetStandsForTheProjection) {
+  v1::Projection projection;
+  projection.set_q_heads(4);
+  projection.set_kv_heads(2);
+  const auto set = [](v1::Tensor* tensor, Shape shape) { *tensor = ToTensor({DType::kFloat32, std::move(shape), {}}); };
+  set(projection.mutable_w_q(), {6, 12});
+  set(projection.mutable_w_k(), {6, 6});
+  set(projection.mutable_w_v(), {6, 10});
+  set(projection.mutable_w_o(), {20, 7});
+  absl::StatusOr<Problem> problem = Problem::FromX(Ones({5, 6}), projection);
+  ASSERT_TRUE(problem.ok());
+  problem->UseWeightSet("layer0", 3);
+  EXPECT_FALSE(problem->request().has_projection());
+  EXPECT_EQ(problem->request().weight_set().name(), "layer0");
+  EXPECT_EQ(problem->request().weight_set().version(), 3);
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_OUTPUT)->shape, (Shape{5, 7}));
+  EXPECT_EQ(problem->LayoutOf(v1::OUTPUT_KIND_PROJECTED_V)->shape, (Shape{2, 5, 5}));
+}
+
 TEST(ProblemTest, RankFourKeepsAllAndFollowsTheLayout) {
   const absl::StatusOr<Problem> bhnd = Problem::FromQkv(Ones({2, 6, 5, 4}), Ones({2, 3, 7, 4}), Ones({2, 3, 7, 8}));
   ASSERT_TRUE(bhnd.ok());

@@ -29,7 +29,7 @@ LIBRARY = {
     *(f"share/attnd/proto/attnd/v1/{file}.proto" for file in ("attention", "store")),
     *(
         f"include/attnd/client/{name}.h"
-        for name in ("array", "client", "credentials", "merge", "npy", "npz", "options", "problem", "safetensors")
+        for name in "array client credentials merge npy npz options problem safetensors store".split()
     ),
 }
 
