@@ -152,10 +152,17 @@ struct RunCommand {
     const absl::StatusOr<std::map<v1::OutputKind, std::string>> files = Files();
     if (!files.ok()) return files.status();
     if (stream && unary) return UsageError("--stream and --unary exclude each other");
-    absl::StatusOr<Problem> problem = problem_flags.Load();
-    if (!problem.ok()) return problem.status();
+    for (const auto& [kind, path] : *files) {
+      const absl::Status writable = CheckWritable(path);
+      if (!writable.ok()) return writable;
+    }
+    absl::StatusOr<std::unique_ptr<Client>> client = nullptr;
+    if (problem_flags.NamesStored()) client = server.Connect();
+    if (!client.ok()) return client.status();
+    absl::StatusOr<Problem> problem = problem_flags.Load(client->get());
+    if (!problem.ok()) return server.Explain(problem.status());
     for (const auto& [kind, path] : *files) problem->Want(kind);
-    const absl::StatusOr<std::unique_ptr<Client>> client = server.Connect();
+    if (*client == nullptr) client = server.Connect();
     if (!client.ok()) return client.status();
 
     SampledRows rows;
@@ -301,6 +308,7 @@ void AddRunCommand(CLI::App& app, Command& selected) {
   CLI::App* sub = app.add_subcommand("run", "Compute attention of .npy, .npz or safetensors files");
   command->server.AddTo(*sub);
   command->problem_flags.AddTo(*sub);
+  command->problem_flags.AddStoredTo(*sub);
   const std::string group = "Answers";
   sub->add_option("--output", command->output, "write the output to this .npy file")->group(group);
   sub->add_option("--weights", command->weights, "ask for the softmax weights [B,Hq,Nq,Nk] and write them")
@@ -318,7 +326,8 @@ void AddRunCommand(CLI::App& app, Command& selected) {
   sub->add_flag("--unary", command->unary, "send as one message, whatever its size")->group(group);
   sub->footer(
       "Example:\n  attn run --q q.npy --k k.npy --v v.npy --causal --output o.npy --weights w.npy --check_rows 16\n"
-      "  attn run --npz layer.npz --q_heads 8 --kv_heads 2 --output o.npy");
+      "  attn run --npz layer.npz --q_heads 8 --kv_heads 2 --output o.npy\n"
+      "  attn run --q q.npy --k stored:chat.k --v stored:chat.v --output o.npy");
   sub->callback([command, &selected] { selected = [command](const Io& io) { return command->Run(io); }; });
 }
 

@@ -16,6 +16,7 @@ void AddRunCommand(CLI::App& app, Command& selected);
 void AddExplainCommand(CLI::App& app, Command& selected);
 void AddPlanCommand(CLI::App& app, Command& selected);
 void AddBenchCommand(CLI::App& app, Command& selected);
+void AddStoreCommand(CLI::App& app, Command& selected);
 void AddInfoCommand(CLI::App& app, Command& selected);
 void AddHealthCommand(CLI::App& app, Command& selected);
 // What shells complete is all that `app` has when this command runs.

@@ -84,13 +84,22 @@ struct ProblemFlags {
   std::int64_t q_heads = 1;
   std::optional<std::int64_t> kv_heads;
   bool weights_transposed = false;
+  std::string weight_set;  // NAME or NAME@VERSION, instead of the weights
   std::string wire_dtype;
   OptionFlags options;
 
   void AddTo(CLI::App& app);
+  // Those of the projection's tensors alone.
+  void AddWeightsTo(CLI::App& app);
+  // With it tensors may be `stored:NAME`, and weights a weight set: of those that a server has.
+  void AddStoredTo(CLI::App& app);
   // Whether any tensor was named.
   bool AnyInput() const;
-  absl::StatusOr<Problem> Load() const;
+  // Whether anything is named that a server has.
+  bool NamesStored() const;
+  // The client is asked what stored tensors are like; not needed where none is named.
+  absl::StatusOr<Problem> Load(Client* client = nullptr) const;
+  absl::StatusOr<v1::Projection> LoadWeights() const;
 };
 
 }  // namespace attnd::client

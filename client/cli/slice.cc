@@ -103,6 +103,9 @@ absl::StatusOr<RowSlice> SliceRows(const Problem& whole, std::int64_t b, std::in
                                    const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& q_offset) {
   const v1::AttendRequest& request = whole.request();
   const v1::Options& options = request.options();
+  if (whole.uses_stored()) {
+    return absl::UnimplementedError("single rows can be recomputed of what is here, not of what the server has stored");
+  }
   if (request.has_x() || options.has_rotary()) {
     return absl::UnimplementedError(
         "single rows can be recomputed for q, k, v without rotary embedding, not for x or rotary");

@@ -78,13 +78,47 @@ class CliTest : public testing::Test {
 TEST_F(CliTest, HelpOfEveryCommandHasAnExampleAndExitsWithZero) {
   EXPECT_EQ(Attn({"--help"}).code, 0);
   EXPECT_THAT(Attn({"--version"}).out, HasSubstr("attn 0."));
-  for (const char* command : {"run", "explain", "plan", "bench", "info", "health"}) {
+  for (const char* command : {"run", "explain", "plan", "bench", "store", "info", "health"}) {
     const Ran ran = Attn({command, "--help"});
     EXPECT_EQ(ran.code, 0) << command;
     EXPECT_EQ(ran.err, "");
     EXPECT_THAT(ran.out, HasSubstr("Example"));
     EXPECT_THAT(ran.out, HasSubstr(absl::StrCat("\n  attn ", command)));
   }
+}
+
+TEST_F(CliTest, AMisspeltWordIsNamedWithTheOneThatWasMeant) {
+  const std::pair<std::vector<std::string>, std::string> misspelt[] = {
+      {{"runn"}, "attn: no command is called runn; did you mean run?; try `attn --help`\n"},
+      {{"paln", "--shape", "1,8,5,64"}, "attn: no command is called paln; did you mean plan?; try `attn --help`\n"},
+      {{"dance"}, "attn: no command is called dance; try `attn --help`\n"},
+      {{"bench", "--rat", "50"},
+       "attn bench: no flag is called --rat; did you mean --rate?; try `attn bench --help`\n"},
+      {{"bench", "--lenghts=zipf:1"},
+       "attn bench: no flag is called --lenghts; did you mean --lengths?; try `attn bench --help`\n"},
+      {{"run", "--q", "a", "--color", "red"}, "attn run: no flag is called --color; try `attn run --help`\n"}};
+  for (const auto& [words, said] : misspelt) {
+    const Ran ran = Attn(words);
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_EQ(ran.err, said);
+  }
+}
+
+// Before anything is asked, let alone measured.
+TEST_F(CliTest, AFileThatCannotBeWrittenIsSaidAtOnce) {
+  const std::string nowhere = "/nowhere/at/all";
+  for (const char* flag : {"--json", "--csv", "--html"}) {
+    const Ran ran = Ask({"bench", flag, nowhere});
+    EXPECT_EQ(ran.code, 1);
+    ExpectOneLine(ran);
+    EXPECT_THAT(ran.err, HasSubstr(nowhere));
+  }
+  for (const Ran& ran : {Run({"--output", nowhere}), Run({"--lse", nowhere}), Ask({"explain", "--html", nowhere}),
+                         Ask({"plan", "--html", nowhere}), Run({"--output", testing::TempDir()})}) {
+    EXPECT_EQ(ran.code, 1);
+    ExpectOneLine(ran);
+  }
+  EXPECT_EQ(server_.calls.load(), 0);
 }
 
 TEST_F(CliTest, MistakesOnTheCommandLineExitWithTwoInOneLine) {
@@ -109,7 +143,13 @@ TEST_F(CliTest, MistakesOnTheCommandLineExitWithTwoInOneLine) {
       {"bench", "--rate", "0"},
       {"bench", "--rate", "1:9"},
       {"bench", "--rate", "5", "--arrivals", "late"},
+      {"store"},
+      {"store", "keep", "k=k.npy"},
+      {"store", "put"},
+      {"store", "list", "k"},
+      {"store", "put_weights", "a", "b"},
       {"bench", "--slo", "5"},
+      {"bench", "--slo", "5ms", "--rate", "19"},  // 95 requests, of which nobody can tell a p99
       {"bench", "--rate", "5", "--fail_if", "p98>5ms"},
       {"bench", "--rate", "5", "--fail_if", "p99>5"},
       {"bench", "--rate", "5", "--lengths", "zipf:0"},

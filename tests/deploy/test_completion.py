@@ -9,7 +9,7 @@ import pytest
 
 from attnd_server import BIN, CALL_SECONDS_MAX, eventually
 
-COMMANDS = ["run", "explain", "plan", "bench", "info", "health", "completion"]
+COMMANDS = ["run", "explain", "plan", "bench", "store", "info", "health", "completion"]
 # What starts each shell without anyone's settings, and makes it complete.
 SHELLS = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], "source {script}\n"),

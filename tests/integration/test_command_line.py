@@ -190,7 +190,7 @@ def test_a_shape_that_the_server_refuses(server, files):
     good_call(server)
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "plan", "info", "health", "bench"])
+@pytest.mark.parametrize("command", ["run", "explain", "plan", "info", "health", "bench", "store"])
 def test_help_has_an_example(command):
     shown = subprocess.run(
         [BIN / "attn", command, "--help"], capture_output=True, text=True, check=True, timeout=CALL_SECONDS_MAX
