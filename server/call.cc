@@ -48,7 +48,7 @@ UnaryCall::UnaryCall(Engine& engine, CallContext* context, CallHead head)
       head_(std::move(head)),
       deadline_(engine.Deadline(head_.arrived, head_.deadline)),
       record_(head_.Record()),
-      row_(engine.requests, head_.method, head_.peer),
+      row_(engine.requests, head_.method, head_.peer, head_.caller.name()),
       whole_at_(head_.arrived),
       context_(context) {}
 

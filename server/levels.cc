@@ -88,7 +88,8 @@ void AddLevels(Engine& engine) {
                    [] { return Number(BufferPool::Global().bytes_kept()); });
   metrics.AddGauge("attnd_weight_sets", "Weight sets that are live, each version one.",
                    [&engine] { return Number(engine.weight_sets.size()); });
-  const std::string loads = "attnd_weight_set_loads_total", loads_help = "Weight sets that files of weights_dir gave.";
+  const std::string loads = "attnd_weight_set_loads_total";
+  const std::string loads_help = "Weight sets that files of weights_dir gave; failed: those that were refused.";
   metrics.AddCounter(loads, loads_help, [&engine] { return Number(engine.weight_files->loads()); }, {{"result", "ok"}});
   metrics.AddCounter(loads, loads_help, [&engine] { return Number(engine.weight_files->refusals()); },
                      {{"result", "failed"}});

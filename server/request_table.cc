@@ -22,8 +22,9 @@ absl::string_view StageName(Stage stage) {
   return "";
 }
 
-RequestTable::Row::Row(RequestTable& table, absl::string_view method, std::string peer) : table_(&table) {
-  RunningRequest request{method, std::move(peer), "", Stage::kReceiving, Now()};
+RequestTable::Row::Row(RequestTable& table, absl::string_view method, std::string peer, std::string identity)
+    : table_(&table) {
+  RunningRequest request{method, std::move(peer), std::move(identity), "", Stage::kReceiving, Now()};
   const std::lock_guard lock(table.mutex_);
   place_ = table.running_.insert(table.running_.end(), std::move(request));
 }

@@ -20,7 +20,7 @@ absl::string_view StageName(Stage stage);
 
 struct RunningRequest {
   absl::string_view method;  // lives for ever
-  std::string peer, shape;
+  std::string peer, identity, shape;
   Stage stage = Stage::kReceiving;
   absl::Time began;
 };
@@ -36,7 +36,7 @@ class RequestTable {
   class Row {
    public:
     Row() = default;
-    Row(RequestTable& table, absl::string_view method, std::string peer);
+    Row(RequestTable& table, absl::string_view method, std::string peer, std::string identity);
     Row(Row&& other) noexcept;
     Row& operator=(Row&& other) noexcept;
     ~Row() { Leave(); }

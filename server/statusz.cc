@@ -96,10 +96,10 @@ std::string Now(const Engine& engine) {
 std::string Running(const Engine& engine, absl::Time now) {
   std::vector<Cells> rows;
   for (const RunningRequest& request : engine.requests.Running(kRunningMax)) {
-    rows.push_back({std::string(request.method), request.peer, request.shape, std::string(StageName(request.stage)),
-                    Ms(now - request.began)});
+    rows.push_back({std::string(request.method), request.peer, request.identity, request.shape,
+                    std::string(StageName(request.stage)), Ms(now - request.began)});
   }
-  return Table({"method", "peer", "problem", "stage", "since, ms"}, rows);
+  return Table({"method", "peer", "identity", "problem", "stage", "since, ms"}, rows);
 }
 
 std::string Slowest(const Engine& engine, absl::Time now) {

@@ -26,7 +26,7 @@ StreamProblem::StreamProblem(Engine& engine, std::uint64_t id, const CallHead& h
       stopper_(engine.executor, engine.Deadline(opened_at_, head.deadline)),
       sink_(id_, engine.config.block_bytes, writer),
       job_class_{head.caller.AccountName(head.peer)},
-      row_(engine.requests, head.method, head.peer) {}
+      row_(engine.requests, head.method, head.peer, head.caller.name()) {}
 
 absl::StatusOr<std::shared_ptr<StreamProblem>> StreamProblem::Open(Engine& engine,
                                                                    const v1::AttendStreamRequest& message,

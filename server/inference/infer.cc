@@ -69,7 +69,7 @@ class InferStream final : public MessageStream {
     Request(Engine& engine, const CallHead& call, std::int64_t number, absl::Time came)
         : whole_at(came),
           record(call.Record()),
-          row(engine.requests, call.method, call.peer),
+          row(engine.requests, call.method, call.peer, call.caller.name()),
           problem(engine, call, engine.Deadline(came, call.deadline), std::make_unique<InferDoor>(head), record, row) {
       absl::StrAppend(&record.request_id, "/", number);
     }

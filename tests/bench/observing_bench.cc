@@ -51,7 +51,7 @@ int main() {
   RequestTable table;
   const RequestRecord record = Typical();
   const double row = Nanoseconds(200000, [&] {
-    RequestTable::Row running(table, record.method, record.peer);
+    RequestTable::Row running(table, record.method, record.peer, record.identity);
     running.SetShape(record.shape);
     running.SetStage(Stage::kComputing);
     running.SetStage(Stage::kSending);

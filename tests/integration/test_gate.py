@@ -3,13 +3,16 @@
 import hashlib
 import json
 import os
+import queue
+import re
 import time
 
 import grpc
 import pytest
 from google.protobuf import descriptor_pb2
 
-from aftermath import good_answer, random_request
+import wire
+from aftermath import good_answer, long_request, random_request
 from attnd.v1 import attention_pb2 as pb
 from attnd.v1 import attention_pb2_grpc, store_pb2
 from attnd_server import CALL_SECONDS_MAX, ROOT, AttndServer, eventually, health_pb2
@@ -213,6 +216,23 @@ def test_the_log_and_the_answer_say_whose_call_it_was(guarded):
     assert TOKENS["reader"] not in guarded.log()
     _, call = stub.Info.with_call(pb.InfoRequest(), metadata=bearer("reader"), timeout=CALL_SECONDS_MAX)
     assert len(dict(call.trailing_metadata())["x-request-id"]) == 16
+
+
+def test_the_page_says_whose_requests_run(tmp_path):
+    path = tmp_path / "auth.json"
+    write(path, auth_text())
+    with AttndServer(f"--auth_file={path}", admin=True) as server:
+        call = stub_of(server, "platform").Attend.future(long_request(16384), timeout=CALL_SECONDS_MAX)
+        sent = queue.SimpleQueue()
+        sent.put(next(wire.stream_messages(1, random_request(1, 64, 64))))  # and no piece of it
+        answers = stub_of(server, "batch").AttendStream(iter(sent.get, None), timeout=CALL_SECONDS_MAX)
+        row = re.compile(r"<tr><td>(\w+)</td><td>[^<]*</td><td>(\w+)</td>")
+        both = {("Attend", "platform"), ("AttendStream", "batch")}
+        eventually("both are there", lambda: both <= set(row.findall(server.admin("/statusz")[1])))
+        call.cancel()
+        answers.cancel()
+        sent.put(None)
+        good_answer(stub_of(server, "platform"))
 
 
 def test_a_broken_file_does_not_start(tmp_path):

@@ -10,15 +10,16 @@ namespace {
 
 TEST(RequestTableTest, ARowIsThereWhileItIsHeld) {
   RequestTable table;
-  RequestTable::Row first(table, "Attend", "peer a");
+  RequestTable::Row first(table, "Attend", "peer a", "ann");
   {
-    RequestTable::Row second(table, "AttendStream", "peer b");
+    RequestTable::Row second(table, "AttendStream", "peer b", "");
     first.SetShape("B1");
     first.SetStage(Stage::kComputing);
     const std::vector<RunningRequest> running = table.Running(10);
     ASSERT_EQ(running.size(), 2u);
     EXPECT_EQ(running[0].method, "Attend");
     EXPECT_EQ(running[0].peer, "peer a");
+    EXPECT_EQ(running[0].identity, "ann");
     EXPECT_EQ(running[0].shape, "B1");
     EXPECT_EQ(running[0].stage, Stage::kComputing);
     EXPECT_EQ(running[1].stage, Stage::kReceiving);

@@ -36,7 +36,7 @@ TEST(StatuszTest, WhatRunsAndWhatWasSlow) {
   EXPECT_NE(idle.find("<td>drain_ms</td><td class=\"n\">4321</td><td class=\"n\">10000</td>"), std::string::npos);
   EXPECT_NE(idle.find(ATTND_VERSION), std::string::npos);
 
-  RequestTable::Row row(engine.requests, "Attend", kHostile);
+  RequestTable::Row row(engine.requests, "Attend", kHostile, kHostile);
   row.SetShape("B1 Hq8 Hkv8 Nq2048 Nk2048 dk64 dv64");
   row.SetStage(Stage::kComputing);
   RequestRecord record;
@@ -49,7 +49,7 @@ TEST(StatuszTest, WhatRunsAndWhatWasSlow) {
   EXPECT_NE(page.find("B1 Hq8 Hkv8 Nq2048 Nk2048 dk64 dv64</td><td>waits or computes"), std::string::npos);
   EXPECT_NE(page.find("1234.00"), std::string::npos);
   EXPECT_NE(page.find("<h3>Plan</h3>"), std::string::npos);
-  EXPECT_EQ(CountOf(page, "&lt;script&gt;"), 5u);
+  EXPECT_EQ(CountOf(page, "&lt;script&gt;"), 6u);
   EXPECT_EQ(page.find("<script"), std::string::npos);
   EXPECT_EQ(page.find("onload=\""), std::string::npos);
   for (const char c : page) EXPECT_TRUE((c >= 0x20 && c < 0x7f) || c == '\n');
