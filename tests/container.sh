@@ -30,7 +30,7 @@ eventually() { # COMMAND...: until it succeeds; the bound is for hangs
   local tries=0
   until "$@" >/dev/null 2>&1; do
     tries=$((tries + 1))
-    [ "$tries" -lt 300 ] || return 1
+    [ "$tries" -lt 1200 ] || return 1
     sleep 0.1
   done
 }
