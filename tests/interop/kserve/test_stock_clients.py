@@ -39,6 +39,8 @@ def test_tritonclient(server, stub, tmp_path):
     tensors.update(wire.attend(stub, message).values)
     np.savez(tmp_path / "answer.npz", **tensors)
     run(VENV / "python", pathlib.Path(__file__).with_name("triton_client.py"), server.address, tmp_path / "answer.npz")
+    for name in "kv":
+        store.DeleteTensor(store_pb2.DeleteTensorRequest(name=f"triton.{name}"), timeout=CALL_SECONDS_MAX)
 
 
 @pytest.mark.parametrize("how", [[], ["--async"], ["--streaming"]], ids=["unary", "async", "streaming"])
