@@ -113,7 +113,9 @@ TEST(AccessTest, RequestsASecondComeAtOnceAndThenByTheClock) {
   // At most three, and three more for each second that passed meanwhile.
   EXPECT_GE(allowed, 3);
   EXPECT_LE(allowed, 3 + 3 * absl::ToDoubleSeconds(absl::Now() - start) + 1);
-  EXPECT_THAT(std::string(one.Enter().status().message()), HasSubstr("allowed 3 (requests_per_second); retry after"));
+  absl::Status refused;
+  while (refused.ok()) refused = one.Enter().status();  // one more may have come due
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("allowed 3 (requests_per_second); retry after"));
 }
 
 TEST(AccessTest, ACallThatStaysOpenLosesWhatWasTaken) {

@@ -37,8 +37,8 @@ TEST(LifecycleTest, ItIsQuietWhenNobodyAsksAnyMore) {
   Lifecycle lifecycle;
   lifecycle.AwaitQuiet(absl::Hours(1), absl::InfiniteFuture());  // nobody ever asked
   lifecycle.BeginDrain();
-  EXPECT_FALSE(lifecycle.Enter().ok());
   const absl::Time refused = absl::Now();
+  EXPECT_FALSE(lifecycle.Enter().ok());
   lifecycle.AwaitQuiet(absl::Milliseconds(200), absl::InfiniteFuture());
   EXPECT_GE(absl::Now() - refused, absl::Milliseconds(190));
   lifecycle.AwaitQuiet(absl::Hours(1), absl::Now());  // noise does not hold it for ever
