@@ -225,6 +225,15 @@ class Page:
         root = "document.documentElement"
         return self.evaluate(f"{root}.scrollWidth - {root}.clientWidth")
 
+    def cut_charts(self):
+        """The titles of charts that are wider than their place, of which a part is seen by scrolling only."""
+        return self.evaluate(
+            """[...document.querySelectorAll("svg.chart")].filter((chart) => {
+                 const place = chart.closest(".scroll");
+                 return place.scrollWidth > place.clientWidth;
+               }).map((chart) => chart.getAttribute("aria-label"))"""
+        )
+
     def screenshot(self, path):
         """The whole page, from top to bottom, as a PNG."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]

@@ -34,7 +34,7 @@ def test_it_opens_clean_everywhere(report, browser, pictures, width, dark):
     page.screenshot(pictures / f"bench-{which}-{width}-{'dark' if dark else 'light'}.png")
     assert page.evaluate("data") == printed
     assert page.errors == [] and page.requests == []
-    assert page.overflow() == 0
+    assert page.overflow() == 0 and page.cut_charts() == []
 
 
 def place(point):

@@ -77,7 +77,7 @@ def test_it_opens_clean_everywhere(explained, folder, pictures, kind, width, dar
     if width == 1280 and not dark:
         page.pdf(pictures / f"explain-{kind}.pdf")
     assert page.errors == [] and page.requests == []
-    assert page.overflow() == 0
+    assert page.overflow() == 0 and page.cut_charts() == []
     ink, paper = page.evaluate("['color', 'backgroundColor'].map((name) => getComputedStyle(document.body)[name])")
     brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, paper)]
     assert (brightness[0] > brightness[1]) == dark and abs(brightness[0] - brightness[1]) > 400
