@@ -96,11 +96,14 @@ class Knob {
 
 class FakeServer : public v1::AttentionService::Service {
  public:
-  explicit FakeServer(const std::shared_ptr<grpc::ServerCredentials>& credentials = grpc::InsecureServerCredentials()) {
+  // A call has a thread of its own, and is refused where there are `threads_max` already.
+  explicit FakeServer(const std::shared_ptr<grpc::ServerCredentials>& credentials = grpc::InsecureServerCredentials(),
+                      int threads_max = 1000) {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", credentials, &port);
     builder.SetMaxReceiveMessageSize(-1);
+    builder.SetResourceQuota(grpc::ResourceQuota("fake server").SetMaxThreads(threads_max));
     builder.RegisterService(this);
     builder.RegisterService(&health_);
     server_ = builder.BuildAndStart();
