@@ -266,6 +266,7 @@ void Executor::RunUnit(Job& job, WorkerContext& context, std::unique_lock<std::m
   lock.lock();
   --job.running_;
   if (rest != nullptr) {
+    ++job.gave_way_;
     job.rests_.push_back(std::move(rest));  // there is room: one a worker at most
   } else if (!job.cancel_->ShouldStop()) {
     job.estimated_done_ += phase.unit_time;
@@ -292,6 +293,7 @@ void Executor::End(Job& job, std::unique_lock<std::mutex>& lock) {
   report.computed = now - job.started_;
   report.worked = job.worked_;
   report.slices = job.slices_;
+  report.gave_way = job.gave_way_;
   report.workers = std::count(job.workers_.begin(), job.workers_.end(), true);
   const auto done = std::move(job.done_);
   lock.unlock();

@@ -93,6 +93,7 @@ struct JobReport {
   absl::Duration computed;    // from there to the end of the last
   absl::Duration worked;      // CPU time of workers in its units, added up
   std::int64_t slices = 0;    // times that a worker took it up
+  std::int64_t gave_way = 0;  // times that a unit gave way to others
   std::int64_t workers = 0;   // different ones
   double undone = 0;          // the part of its units' time that was not run to its end
   absl::Duration stopped_in;  // when it stopped early: from the token's stop_time until no unit ran
@@ -116,7 +117,7 @@ class Job : private QueuedJob {
   std::size_t phase_ = 0;
   std::int64_t next_unit_ = 0;
   std::int64_t running_ = 0;
-  std::int64_t slices_ = 0;
+  std::int64_t slices_ = 0, gave_way_ = 0;
   absl::Duration estimated_, estimated_done_;  // of all units' time
   absl::Duration worked_;
   std::vector<bool> workers_;                 // who took a slice

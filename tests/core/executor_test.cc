@@ -198,6 +198,7 @@ TEST(ExecutorTest, AUnitGivesWayToOthersAndIsTakenUpAgain) {
   const JobReport report = giant.get_future().get();
   EXPECT_TRUE(report.status.ok());
   EXPECT_EQ(report.slices, 1 + pauses);
+  EXPECT_EQ(report.gave_way, pauses);
   EXPECT_EQ(report.workers, 1);
 }
 
