@@ -364,7 +364,7 @@ def test_a_cancelled_stream_stops_its_work(server, stub, infer):
 
 def test_a_drain_answers_what_came_and_ends_the_stream():
     with AttndServer(f"--drain_ms={CALL_SECONDS_MAX * 1000}") as server:
-        request = infer_wire.infer_request(long_request(rows=4096))
+        request = infer_wire.infer_request(long_request(rows=8192))
         requests = queue.Queue()
         call = infer_wire.stub_of(server).ModelStreamInfer(iter(requests.get, None), timeout=CALL_SECONDS_MAX)
         requests.put(request)
