@@ -40,7 +40,8 @@ struct CallHead {
 // Of an answer that its peer has not taken for send_stall_ms.
 absl::Status NotRead(const Engine& engine);
 
-// The call ended, by its caller, before a message had come: who does that too often loses the connection.
+// The call ended, by its caller, before a message had come, or was one too many of its connection: who does that too
+// often loses the connection.
 void CountUnread(Engine& engine, const CallHead& head);
 
 // Reads one message, or several, within the call's deadline, and answers once. It keeps itself alive until gRPC is done

@@ -23,7 +23,8 @@ std::string PeerName(const sockaddr_storage& address);
 
 class Connections {
  public:
-  // Of one connection, so many calls a second may end without a message, and ten times as many at once.
+  // Of one connection, so many calls a second may end without a message or find no place, and ten times as many at
+  // once.
   explicit Connections(std::int64_t unread_per_second) : unread_per_second_(unread_per_second) {}
 
   // Takes `fd`, which it closes in Remove.
@@ -37,7 +38,8 @@ class Connections {
   // Connections, open or not, on which one did.
   std::int64_t used() const { return used_; }
 
-  // A call of `peer` ended before its first message had come. True when that ended the connection.
+  // A call of `peer` ended before its first message had come, or found its connection full. True when that ended the
+  // connection.
   bool CountUnread(const std::string& peer, absl::Time now);
 
  private:

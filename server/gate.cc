@@ -129,7 +129,11 @@ CallReactor* Gate::CreateReactor(CallContext* context) {
   head.caller = *std::move(caller);
   if (method == nullptr) return refuse(absl::UnimplementedError("no such method on this server"));
   absl::StatusOr<OpenCalls::Place> place = engine_.open_calls.Enter(head.peer, method->start == &Gate::HealthCheck);
-  if (!place.ok()) return refuse(place.status());
+  if (!place.ok()) {
+    // Who keeps to HTTP/2's bound of streams never fills its connection, but by resets that are faster than their ends.
+    if (engine_.open_calls.IsFull(head.peer)) CountUnread(engine_, head);
+    return refuse(place.status());
+  }
   head.place = *std::move(place);
   absl::StatusOr<Pass> pass = head.caller.Enter();
   if (!pass.ok()) return refuse(pass.status());

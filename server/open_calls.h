@@ -32,12 +32,17 @@ class OpenCalls {
   // RESOURCE_EXHAUSTED with a retry delay. `always`: taken although all places are.
   absl::StatusOr<Place> Enter(const std::string& peer, bool always = false);
 
+  // Whether the connection itself has all places that it may have, whatever others have.
+  bool IsFull(const std::string& peer) const;
+
   std::int64_t open() const { return all_; }
 
  private:
   const std::string what_;
   const Limit of_connection_, in_all_;
-  std::mutex mutex_;
+  bool Fills(const std::string& peer, std::int64_t own) const;  // that many of its own
+
+  mutable std::mutex mutex_;
   std::map<std::string, std::int64_t> open_;  // by peer
   std::atomic<std::int64_t> all_{0};          // written under mutex_
 };

@@ -68,7 +68,7 @@ def test_streams_opened_and_reset():
 
     The packaged gRPC makes a call of each, 20 KiB, before anybody is asked: for a moment all of them may be there.
     """
-    # At most so many a second, of which the slowest machine takes more.
+    # So many a second may be reset unread or be one too many: the slowest machine takes more.
     with AttndServer("--streams_max=100") as server, survives(server, "rapid reset", 4 * FRAMES, 640 * MIB):
         with H2Peer(server) as peer:
             flood_and_call(server, peer, resets(peer, FRAMES))
@@ -93,7 +93,7 @@ def test_calls_opened_and_left_open(method):
         with H2Peer(server, polite=False) as peer:
             peer.flood(b"".join(peer.headers(method)[1].serialize() for _ in range(FRAMES)))
             good_call(server)  # unary and on a stream: one connection has not all places for streams
-            eventually("all but two thousand are refused", lambda: held(peer) <= 2000)
+            eventually("all but two thousand are refused, or it is cut off", lambda: peer.closed or held(peer) <= 2000)
 
 
 def held(peer):

@@ -21,11 +21,14 @@ TEST(OpenCallsTest, AConnectionHasItsShareAndLeavesTheRestToOthers) {
   OpenCalls calls("open calls", {2, "each_max"}, {3, "all_max"});
   std::vector<OpenCalls::Place> places = {*calls.Enter(kOne), *calls.Enter(kOne)};
   EXPECT_EQ(RefusalOf(calls, kOne), "open calls of this connection: allowed 2 (each_max); retry after 200 ms");
+  EXPECT_TRUE(calls.IsFull(kOne));
   places.push_back(*calls.Enter(kOther));
   EXPECT_EQ(calls.open(), 3);
   EXPECT_EQ(RefusalOf(calls, kOther), "open calls: allowed 3 (all_max); retry after 200 ms");
+  EXPECT_FALSE(calls.IsFull(kOther));  // others have what it lacks
   places.clear();
   EXPECT_EQ(calls.open(), 0);
+  EXPECT_FALSE(calls.IsFull(kOne));
   EXPECT_TRUE(calls.Enter(kOther).ok());
 }
 
@@ -43,6 +46,7 @@ TEST(OpenCallsTest, UnixSocketsHaveNoShare) {
   OpenCalls calls("open calls", {1, "each_max"}, {3, "all_max"});
   const std::vector<OpenCalls::Place> places = {*calls.Enter("unix:"), *calls.Enter("unix:"), *calls.Enter("unix:")};
   EXPECT_EQ(RefusalOf(calls, "unix:"), "open calls: allowed 3 (all_max); retry after 200 ms");
+  EXPECT_FALSE(calls.IsFull("unix:"));
 }
 
 }  // namespace
