@@ -5,7 +5,7 @@
 #
 #   (nothing)  unit, conformance, integration, adversarial and interop tests and pages in a browser, of the release
 #              build (up to 20 minutes on 2 cores)
-#   --all      the above, and style, deploy, static checks, sanitizers, fuzzers and the container (up to 55 minutes)
+#   --all      the above, and style, deploy, static checks, sanitizers, fuzzers and the container (about an hour)
 #   --yes      do not ask before installing packages, even at a terminal
 #
 # Stops at the first step that fails. Builds live in build/<preset>; a second run rebuilds only what changed.
@@ -64,7 +64,7 @@ fuzzer() { # NAME: replays its corpus, then looks further for a bounded time; a 
   local name="$1" fuzzer="build/fuzz/bin/$1_fuzz"
   mkdir -p "build/fuzz/new/$name"
   if ! { "$fuzzer" -runs=0 "tests/fuzz/corpus/$name" &&
-    "$fuzzer" -max_total_time=30 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+    "$fuzzer" -max_total_time=20 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
       -artifact_prefix="build/fuzz/$name-" "build/fuzz/new/$name" "tests/fuzz/corpus/$name"; } >"$fuzzer.log" 2>&1; then
     tail -n 60 "$fuzzer.log" >&2
     return 1
@@ -125,7 +125,7 @@ if [ "$all" = 1 ]; then
     --deselect=adversarial/test_connection_floods.py::test_more_than_there_are_descriptors
   # Only the fuzzers, and what they link.
   step "build: fuzz" build fuzz $(basename -as .cc tests/fuzz/*_fuzz.cc)
-  step "fuzzers: corpora, then 30 s each" fuzzers
+  step "fuzzers: corpora, then 20 s each" fuzzers
   step "container" tests/container.sh
 fi
 
