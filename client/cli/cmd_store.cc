@@ -214,7 +214,8 @@ void AddStoreCommand(CLI::App& app, Command& selected) {
   auto command = std::make_shared<StoreCommand>();
   CLI::App* sub = app.add_subcommand("store", "Tensors and weight sets that stay on the server under a name");
   sub->add_option("action", command->action, "what to do")->required()->type_name(kActions);
-  sub->add_option("names", command->names,
+  // Not "names": newer releases of CLI11 take that for --names.
+  sub->add_option("stored", command->names,
                   "names; for put and append NAME=FILE.npy, or NAME=FILE::ARRAY of an .npz or safetensors file");
   command->server.AddTo(*sub);
   sub->add_option("--append_axis", command->stored.append_axis,
