@@ -56,9 +56,6 @@ void Configure(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, static_cast<int>(config.connection_idle_ms));
   // Callers come back, perhaps to another server; calls and streams that are open end as they would.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, static_cast<int>(config.connection_age_ms));
-  // A gRPC client encrypts all that the window takes before it sends any of it. Without this it would grow to whole
-  // messages; so it stays at 1 MiB and 64 KiB a call, and what is encrypted in the caches.
-  if (!config.tls_certificate.empty()) builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
 }
 
 // A drain: how long no call may have come before gRPC is shut down, and how long at most that is waited for. Balancers
