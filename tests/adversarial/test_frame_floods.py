@@ -7,8 +7,7 @@ import pytest
 from hyperframe import frame as frames
 
 from aftermath import good_call
-from attnd.v1 import attention_pb2 as pb
-from attnd_server import AttndServer, CALL_SECONDS_MAX, eventually
+from attnd_server import AttndServer, eventually
 from h2_peer import H2Peer
 from survival import survives
 
